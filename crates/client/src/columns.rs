@@ -48,6 +48,18 @@ pub fn columns<R: Into<Vec<String>>>(
     aligned(header, rows, |_, _| None)
 }
 
+/// Like [`columns`], but empty without rows.
+pub fn columns_if_any<R: Into<Vec<String>>>(
+    header: &[&str],
+    rows: impl IntoIterator<Item = R>,
+) -> anyhow::Result<String> {
+    let mut rows = rows.into_iter().peekable();
+    if rows.peek().is_none() {
+        return Ok(String::new());
+    }
+    columns(header, rows)
+}
+
 /// Like [`columns`], with colours on a terminal. `paint` gets the index of a column and the text of a cell, and returns
 /// the colour of the cell.
 pub fn painted<R: Into<Vec<String>>>(
@@ -146,19 +158,18 @@ impl ColumnRoom {
     /// Measures the columns before the last one; `None` if standard output is not a terminal.
     fn of(header: &[&str], rows: &[Vec<String>]) -> Option<ColumnRoom> {
         let width = terminal::width()?;
-        let mut last = width;
-        for (column, title) in header
+        let (_, before) = header.split_last()?;
+        let last = before
             .iter()
             .enumerate()
-            .take(header.len().saturating_sub(1))
-        {
-            let widest = rows
-                .iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| display_width(cell))
-                .fold(display_width(title), usize::max);
-            last = last.saturating_sub(widest + GAP);
-        }
+            .fold(width, |room, (column, title)| {
+                let widest = rows
+                    .iter()
+                    .filter_map(|row| row.get(column))
+                    .map(|cell| display_width(cell))
+                    .fold(display_width(title), usize::max);
+                room.saturating_sub(widest + GAP)
+            });
         Some(ColumnRoom { width, last })
     }
 

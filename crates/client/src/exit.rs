@@ -20,6 +20,17 @@ pub enum Verdict {
     WrongConfiguration = CONFIGURATION,
 }
 
+impl Verdict {
+    /// The verdict of a command that only finds whether all is fine.
+    pub fn of(is_fine: bool) -> Verdict {
+        if is_fine {
+            Verdict::Fine
+        } else {
+            Verdict::NotFine
+        }
+    }
+}
+
 /// The line on standard error about an error that ended a command.
 pub fn failure(error: &anyhow::Error) -> String {
     format!("criswitch: {error:#}\n")

@@ -1,6 +1,6 @@
 //! `-o`: the output formats of the commands.
 
-use clap::{Args, ValueEnum};
+use clap::{ArgMatches, Args, ValueEnum};
 use criswitch_config::Problems;
 use criswitch_cri::codec::admin::Problem;
 use serde_json::{Value as Json, json};
@@ -83,6 +83,18 @@ impl ListOutput {
 }
 
 impl Encoding {
+    /// The encoding in the arguments of a command or of its subcommand; `None` for text, or if it has no [`Output`].
+    pub fn of(arguments: &ArgMatches) -> Option<Encoding> {
+        if let Some((_, arguments)) = arguments.subcommand() {
+            return Encoding::of(arguments);
+        }
+        if let Ok(Some(true)) = arguments.try_get_one("json") {
+            return Some(Encoding::Json);
+        }
+        let format = arguments.try_get_raw("output").ok()??.next()?;
+        Encoding::from_str(format.to_str()?, false).ok()
+    }
+
     /// Encodes the object as one document, with the schema version and a list of problems. The text ends with a
     /// newline.
     pub fn document(self, object: Json) -> anyhow::Result<Shown> {
@@ -137,10 +149,7 @@ pub fn failure(error: &anyhow::Error) -> Json {
     let Some(problems) = error.downcast_ref::<Problems>() else {
         return json!({ "problems": [problem(&format!("{error:#}"))] });
     };
-    let shown: Vec<_> = problems
-        .iter()
-        .map(criswitch_config::Problem::message)
-        .collect();
+    let shown: Vec<_> = problems.iter().map(|it| it.message()).collect();
     json!({ "moreProblems": problems.len().saturating_sub(shown.len()), "problems": shown })
 }
 

@@ -56,6 +56,7 @@ const OPTIONAL_WAIT: Duration = Duration::from_millis(500);
 pub type Probe = Result<Probed, String>;
 
 /// A backend's answers.
+#[derive(Default)]
 pub struct Probed {
     /// The name of the runtime.
     pub runtime: String,
@@ -188,8 +189,19 @@ pub fn place(backend: &BackendConfig) -> String {
     format!("backend {:?} ({})", backend.name, backend.socket)
 }
 
-/// Why a backend that was asked can start no pods.
-pub fn faults(probe: &Probe) -> Vec<String> {
+/// Why backends that were asked can start no pods: the faults, each after the place of its backend.
+pub fn faults<'a>(
+    backends: &'a [BackendConfig],
+    probes: &'a [Probe],
+) -> impl Iterator<Item = (String, String)> + 'a {
+    backends.iter().zip(probes).flat_map(|(backend, probe)| {
+        faults_of(probe)
+            .into_iter()
+            .map(move |fault| (place(backend), fault))
+    })
+}
+
+fn faults_of(probe: &Probe) -> Vec<String> {
     let found = match probe {
         Err(cause) => return vec![terminal::plain(cause)],
         Ok(found) => found,
@@ -213,18 +225,17 @@ pub fn other_drivers<'a>(
     ours: Option<&str>,
     answered: &[(&'a str, &Probed)],
 ) -> Vec<(&'a str, String)> {
-    let mut others = Vec::new();
-    for (name, found) in answered {
-        if let (Some(ours), Some(theirs)) = (ours, found.cgroup_driver)
-            && theirs != ours
-        {
+    answered
+        .iter()
+        .filter_map(|(name, found)| Some((*name, found.cgroup_driver?, ours?)))
+        .filter(|(_, theirs, ours)| theirs != ours)
+        .map(|(name, theirs, ours)| {
             let what = format!(
                 "uses the cgroup driver {theirs}, but {default} uses {ours}; set the same driver for the kubelet and all backends"
             );
-            others.push((*name, what));
-        }
-    }
-    others
+            (name, what)
+        })
+        .collect()
 }
 
 /// Pairs of backends that list the same pods, with the number of these pods. Such a pair is probably one runtime with
@@ -457,8 +468,10 @@ async fn ask_required(
     let (own_default, handlers): (Vec<_>, _) = std::mem::take(&mut status.runtime_handlers)
         .into_iter()
         .partition(|handler| handler.name.is_empty());
-    let pods = client.list_pod_sandbox(ListPodSandboxRequest::default());
-    let pods = answer(&rpc::LIST_PODS, pods.await)?;
+    let pods = client
+        .list_pod_sandbox(ListPodSandboxRequest::default())
+        .await;
+    let pods = answer(&rpc::LIST_PODS, pods)?;
     let configured = configured(&status).unwrap_or_default();
     let cni = status
         .info
@@ -472,16 +485,12 @@ async fn ask_required(
         handlers,
         own_default: own_default.into_iter().next(),
         features: status.features,
-        unknown_features: BTreeSet::new(),
         configured,
         pods: pods.items,
-        lacking: BTreeSet::new(),
-        unpinned_pause_image: None,
         subnets: cni.as_ref().map(subnets::of_cni).unwrap_or_default(),
-        pid: None,
-        unexpected_user: None,
         is_switch: status.info.contains_key(SWITCH),
         conditions: status.status.unwrap_or_default().conditions,
+        ..Probed::default()
     })
 }
 

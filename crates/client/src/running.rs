@@ -104,14 +104,10 @@ impl Running {
     /// The state of the daemon; `None` if a different runtime serves on the socket.
     pub async fn state_if_own(&self) -> anyhow::Result<Option<State>> {
         let mut admin = self.admin.clone();
-        match self
-            .reply(LIMIT, "GetState", admin.get_state(GetStateRequest {}))
-            .await?
-        {
+        let state = admin.get_state(GetStateRequest {});
+        match self.reply(LIMIT, "GetState", state).await? {
             Err(status) if status.code() == Code::Unimplemented => Ok(None),
-            state => Ok(Some(
-                state.map_err(|status| self.failed("GetState", &status))?,
-            )),
+            state => Ok(Some(state.map_err(|it| self.failed("GetState", &it))?)),
         }
     }
 
@@ -206,8 +202,8 @@ impl Running {
         let pod_sandbox_id = id.to_owned();
         let remove = runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id });
         self.answer_within(END_LIMIT, "RemovePodSandbox", remove)
-            .await?;
-        Ok(())
+            .await
+            .map(drop)
     }
 
     /// The daemon's metrics page, in Prometheus' text format.
@@ -273,12 +269,15 @@ impl Running {
 pub fn backend<'a>(state: &'a State, name: &str) -> anyhow::Result<&'a Backend> {
     let mut backends = state.backends.iter();
     backends.find(|it| it.name == name).with_context(|| {
-        let names: Vec<_> = state.backends.iter().map(|it| it.name.as_str()).collect();
-        format!(
-            "no backend is named {name:?}; the backends are: {}",
-            names.join(", ")
-        )
+        let names = state.backends.iter().map(|it| it.name.as_str());
+        unknown_name("backend", name, names)
     })
+}
+
+/// The error about a name that is none of these.
+pub fn unknown_name<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let known = known.collect::<Vec<_>>().join(", ");
+    format!("no {kind} is named {name:?}; the {kind}s are: {known}")
 }
 
 /// Whether a signal ended the process with this exit code.
@@ -288,13 +287,11 @@ pub fn is_of_signal(exit_code: i32) -> bool {
 
 /// The backend of each pod, by the pod's id.
 pub fn owners(state: &State) -> HashMap<&str, &str> {
-    let mut owners = HashMap::new();
-    for backend in &state.backends {
-        for id in &backend.pod_ids {
-            owners.insert(id.as_str(), backend.name.as_str());
-        }
-    }
-    owners
+    state
+        .backends
+        .iter()
+        .flat_map(|backend| backend.pod_ids.iter().map(|id| (&**id, &*backend.name)))
+        .collect()
 }
 
 /// The name of the handler of a listed pod. A pod that reports none counts for the default handler if its backend has

@@ -87,12 +87,7 @@ impl Shown {
 
     /// The parts that are not empty, with an empty line between two parts.
     pub fn parts<const N: usize>(parts: [Shown; N]) -> Shown {
-        let parts: Vec<_> = parts
-            .into_iter()
-            .map(|part| part.0)
-            .filter(|part| !part.is_empty())
-            .collect();
-        Shown(parts.join("\n"))
+        Shown(paragraphs(parts.map(|part| part.0)))
     }
 
     /// The text for an empty screen. On a terminal, `CLEAR` precedes the text, and the text is cut to the rows of the
@@ -110,6 +105,13 @@ impl Shown {
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
+}
+
+/// The texts that are not empty, with an empty line between two of them.
+pub fn paragraphs(texts: impl IntoIterator<Item = String>) -> String {
+    let mut texts = Vec::from_iter(texts);
+    texts.retain(|text| !text.is_empty());
+    texts.join("\n")
 }
 
 /// Makes a text fit into a line: spaces replace line ends and tabs, and escapes replace other control characters.

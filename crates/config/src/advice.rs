@@ -1,10 +1,11 @@
 //! Warnings of `criswitch check` about valid settings that are probably mistakes.
 
-use std::path::{Path, PathBuf};
+use std::fmt::Display;
+use std::path::Path;
 
 use criswitch_platform::users;
 
-use super::{BackendConfig, Config, Origin, disk, keys, value};
+use super::{Config, disk, keys, value};
 
 /// The largest message that the kubelet accepts, in bytes.
 const KUBELET_MESSAGE: usize = 16 << 20;
@@ -57,12 +58,10 @@ impl Config {
         if self.stale_lists.is_zero() {
             return vec![self.at_key("stale_lists", &format!("stale_lists is 0s: {why}"))];
         }
-        let backends = self
-            .table
+        self.table
             .backends
             .iter()
-            .filter(|backend| backend.stale_lists.is_zero());
-        backends
+            .filter(|backend| backend.stale_lists.is_zero())
             .map(|backend| {
                 let what = format!("backend {:?} has stale_lists = \"0s\": {why}", backend.name);
                 at(backend.origin.as_ref(), &what)
@@ -79,34 +78,33 @@ impl Config {
             .iter()
             .map(|row| ("handler", &row.name, row.origin.as_ref()));
         // A backend whose socket is written only in handler rows has the name and origin of the first of these rows.
-        let is_of_handler = |row: &&BackendConfig| {
-            let origin = row.origin.as_ref();
-            handlers
-                .clone()
-                .any(|(.., of_handler)| of_handler == origin)
-        };
         let backends = self
             .table
             .backends
             .iter()
-            .filter(|row| !is_of_handler(row))
-            .map(|row| ("backend", &row.name, row.origin.as_ref()));
-        let rows = handlers
+            .map(|row| ("backend", &row.name, row.origin.as_ref()))
+            .filter(|(.., origin)| {
+                handlers
+                    .clone()
+                    .all(|(.., of_handler)| of_handler != *origin)
+            });
+        handlers
             .clone()
             .chain(backends)
-            .filter(|(_, name, _)| keys::written("", name).is_some());
-        rows.map(|(kind, name, origin)| {
-            let what = format!("{kind} {name:?} has the name of a key; if the key is meant, move it above the first [table]");
-            at(origin, &what)
-        })
-        .collect()
+            .filter(|(_, name, _)| keys::written("", name).is_some())
+            .map(|(kind, name, origin)| {
+                let what = format!("{kind} {name:?} has the name of a key; if the key is meant, move it above the first [table]");
+                at(origin, &what)
+            })
+            .collect()
     }
 
     fn without_handlers(&self) -> Vec<String> {
-        let has_row = |id| self.table.handlers.iter().any(|row| row.backend == id);
-        let backends = self.table.backends.iter();
-        let unused = backends.filter(|backend| !backend.auto_register && !has_row(backend.id));
-        unused
+        let handlers = self.table.handlers.iter();
+        self.table
+            .backends
+            .iter()
+            .filter(|it| !it.auto_register && handlers.clone().all(|row| row.backend != it.id))
             .map(|backend| {
                 let what = format!("backend {:?} has no handler: it gets no new pods; add a row under [handlers], or remove the backend once its pods have ended", backend.name);
                 at(backend.origin.as_ref(), &what)
@@ -152,35 +150,29 @@ impl Config {
 
     /// Warns about files beside the drop-ins that are not drop-ins because of their names. Reads the disk.
     fn unread_files(&self) -> Vec<String> {
-        let files = disk::not_drop_ins(&self.path.with_file_name("conf.d"));
-        let warn = |file: &PathBuf| {
-            // A file such as a.toml.bak is a copy of a drop-in: with a new name it would count twice.
-            let is_copy = Path::new(file.file_stem().unwrap_or_default()).extension()
-                == Some("toml".as_ref());
-            let hint = if is_copy {
-                "moving it to a different directory".to_owned()
-            } else {
-                format!("renaming it to {}", file.with_extension("toml").display())
-            };
-            format!(
-                "{}: criswitch does not read this file, because its name does not end in .toml; try {hint}",
-                file.display()
-            )
-        };
-        files.iter().map(warn).collect()
+        disk::not_drop_ins(&self.path.with_file_name("conf.d"))
+            .iter()
+            .map(|file| {
+                // A file such as a.toml.bak is a copy of a drop-in: with a new name it would count twice.
+                let stem = Path::new(file.file_stem().unwrap_or_default());
+                let hint = if stem.extension() == Some("toml".as_ref()) {
+                    "moving it to a different directory".to_owned()
+                } else {
+                    format!("renaming it to {}", file.with_extension("toml").display())
+                };
+                format!(
+                    "{}: criswitch does not read this file, because its name does not end in .toml; try {hint}",
+                    file.display()
+                )
+            })
+            .collect()
     }
 
     fn at_key(&self, key: &str, what: &str) -> String {
-        match self.places.get(key) {
-            Some(place) => format!("{place}: {what}"),
-            None => what.to_owned(),
-        }
+        at(self.places.get(key), what)
     }
 }
 
-fn at(origin: Option<&Origin>, what: &str) -> String {
-    match origin {
-        Some(origin) => format!("{origin}: {what}"),
-        None => what.to_owned(),
-    }
+fn at(place: Option<&impl Display>, what: &str) -> String {
+    place.map_or_else(|| what.to_owned(), |place| format!("{place}: {what}"))
 }

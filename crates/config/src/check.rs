@@ -3,8 +3,8 @@
 //! Checking continues after a problem, and reports no problem that only follows from another.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::time::Duration;
+use std::{fmt, iter};
 
 use criswitch_platform::paths;
 use criswitch_platform::users::{self, UserId};
@@ -16,11 +16,9 @@ use super::problem::{Place, Problems, nearest};
 use super::text::{At, BackendRow, DefinedKey, Route, RowTarget, Written};
 use super::trust;
 use super::value::{self, Wrong};
-use super::{BackendConfig, Config, Handler, Scheduling, Table};
-use crate::RuntimeKind;
+use super::{BackendConfig, BackendIds, Config, Handler, Table};
 use crate::address::{self, Address, Identity};
 use crate::metrics::MetricsListen;
-use crate::{BackendId, BackendIds};
 
 /// A socket for metrics.
 const METRICS_EXAMPLE: &str = "\"/run/criswitch/metrics.sock\"";
@@ -48,9 +46,12 @@ pub(super) fn check(
         stats: check.duration("stats_timeout"),
         stale_lists: check.duration("stale_lists"),
     };
-    let known = check.backends(listen.as_ref(), timeouts);
+    let mut known = check.named_backends(listen.as_ref(), timeouts);
+    check.add_unnamed_backends(&mut known, listen.as_ref(), timeouts);
     check.metrics_apart(metrics.as_ref(), listen.as_ref(), &known);
-    let table = check.table(&known);
+    let handlers = check.handlers(&known);
+    let default = check.default();
+    let table = default.and_then(|default| arrange(handlers, &known, &default));
     // Every check runs before the first `?`, so that all problems are reported.
     Some(Config {
         shutdown_timeout: check.duration("shutdown_timeout"),
@@ -98,34 +99,22 @@ struct Timeouts {
     stale_lists: Duration,
 }
 
-/// A backend that the files name. `socket` is `None` if the backend's socket is invalid.
+/// A backend that the files name.
 struct KnownBackend {
-    id: BackendId,
     name: At<String>,
-    socket: Option<Address>,
+    /// `None` if the backend's socket is invalid.
+    config: Option<BackendConfig>,
     identity: Option<Identity>,
     /// Other names under `[backends]` whose socket is the same file.
     aliases: Vec<String>,
-    timeouts: Timeouts,
-    auto_register: bool,
-    required: bool,
-    user: Option<UserId>,
-}
-
-struct FoundHandler {
-    name: At<String>,
-    backend: BackendConfig,
-    backend_handler: String,
-    kind: Option<RuntimeKind>,
-    scheduling: Scheduling,
 }
 
 impl Checker<'_> {
     /// The value of a key; the type's default if the value is invalid. In that case a problem is recorded and no
     /// `Config` is returned.
     fn value<T: Default>(&mut self, name: &str, parse: fn(&str) -> Result<T, Wrong>) -> T {
-        let value = self.checked(name, |text, _| parse(text));
-        value.unwrap_or_default()
+        self.checked(name, |text, _| parse(text))
+            .unwrap_or_default()
     }
 
     fn duration(&mut self, name: &str) -> Duration {
@@ -159,22 +148,11 @@ impl Checker<'_> {
         let Some(row) = self.written.key(users::KEY) else {
             return users::by_default();
         };
-        let allowed = row.value.iter().flatten();
-        allowed
+        row.value
+            .iter()
+            .flatten()
             .filter_map(|user| self.parsed(user, value::user))
             .collect()
-    }
-
-    fn backends(&mut self, listen: Option<&Address>, timeouts: Timeouts) -> Vec<KnownBackend> {
-        let mut known = self.named_backends(listen, timeouts);
-        self.add_unnamed_backends(&mut known, listen, timeouts);
-        known
-    }
-
-    fn table(&mut self, known: &[KnownBackend]) -> Option<Table> {
-        let handlers = self.handlers(known);
-        let default = self.default()?;
-        arrange(handlers, known, &default)
     }
 
     fn named_backends(
@@ -189,7 +167,7 @@ impl Checker<'_> {
             let socket = settings.and_then(|settings| self.socket(&settings.socket, listen));
             let identity = socket.as_ref().map(Address::identity);
             if let Some(first) = same_socket(&mut known, identity.as_ref()) {
-                if first.socket != socket {
+                if first.config.as_ref().map(|it| &it.socket) != socket.as_ref() {
                     // Two paths may be one socket only because of a symbolic link, which may be absent at the next
                     // start. So a second path is a note and not an error.
                     self.notes.push(alias_note(row, first));
@@ -210,24 +188,27 @@ impl Checker<'_> {
         settings: Option<&BackendRow>,
         all: Timeouts,
     ) -> KnownBackend {
-        let mut own = |name| self.own(settings, name, value::duration);
-        let timeouts = Timeouts {
-            list: own("list_timeout").unwrap_or(all.list),
-            stats: own("stats_timeout").unwrap_or(all.stats),
-            stale_lists: own("stale_lists").unwrap_or(all.stale_lists),
-        };
-        let mut flag = |name| self.own(settings, name, |text, _| value::boolean(text));
-        let (auto_register, required) = (flag("auto_register"), flag("required"));
+        let [list, stats, stale_lists] = ["list_timeout", "stats_timeout", "stale_lists"]
+            .map(|name| self.own(settings, name, value::duration));
+        let [auto_register, required] = ["auto_register", "required"]
+            .map(|name| self.own(settings, name, |text, _| value::boolean(text)));
+        let user = self.own(settings, "user", |text, _| trust::user(text));
         KnownBackend {
-            id: self.ids.issue(),
-            name: name.clone(),
             identity: socket.as_ref().map(Address::identity),
             aliases: Vec::new(),
-            socket,
-            timeouts,
-            auto_register: auto_register.unwrap_or_default(),
-            required: required.unwrap_or_default(),
-            user: self.own(settings, "user", |text, _| trust::user(text)),
+            config: socket.map(|socket| BackendConfig {
+                id: self.ids.issue(),
+                name: name.value.clone(),
+                socket,
+                list_timeout: list.unwrap_or(all.list),
+                stats_timeout: stats.unwrap_or(all.stats),
+                stale_lists: stale_lists.unwrap_or(all.stale_lists),
+                auto_register: auto_register.unwrap_or_default(),
+                required: required.unwrap_or_default(),
+                user,
+                origin: Some(name.place.origin()),
+            }),
+            name: name.clone(),
         }
     }
 
@@ -277,47 +258,45 @@ impl Checker<'_> {
         Some(socket)
     }
 
-    fn handlers(&mut self, known: &[KnownBackend]) -> Vec<FoundHandler> {
+    fn handlers(&mut self, known: &[KnownBackend]) -> Vec<Handler> {
         if self.written.handlers.is_empty() && !self.written.partial {
             let place = self.written.handlers_at.as_ref().unwrap_or(self.main);
             let hint = format!("[handlers] with a row such as runc = {:?}", paths::BACKEND);
             self.problems.report(place, "no handler is defined", hint);
         }
-        let rows = self.written.handlers.iter();
-        let found: Vec<_> = rows.filter_map(|row| self.handler(row, known)).collect();
-        self.second_classes(&found);
-        found
-    }
-
-    /// Reports each row whose RuntimeClass has the name of that of an earlier row.
-    fn second_classes(&mut self, rows: &[FoundHandler]) {
-        let mut first = HashMap::new();
-        for row in rows {
-            let class = row.scheduling.class.as_ref().unwrap_or(&row.name.value);
-            if let Some(earlier) = first.insert(class, &row.name) {
+        // The RuntimeClass of each row, and the first row that has it.
+        let mut classes = HashMap::new();
+        let mut found = Vec::new();
+        for row in &self.written.handlers {
+            let Some(handler) = self.handler(row, known) else {
+                continue;
+            };
+            let class = handler.class().to_owned();
+            if let Some(earlier) = classes.insert(class.clone(), &row.name) {
                 let what = format!(
                     "the RuntimeClass of handler {:?} has the name {class:?}, as that of handler {:?} at {}",
-                    row.name.value, earlier.value, earlier.place
+                    handler.name, earlier.value, earlier.place
                 );
                 self.problems
                     .report(&row.name.place, what, "a different class");
             }
+            found.push(handler);
         }
+        found
     }
 
-    fn handler(&mut self, row: &DefinedKey<Route>, known: &[KnownBackend]) -> Option<FoundHandler> {
+    fn handler(&mut self, row: &DefinedKey<Route>, known: &[KnownBackend]) -> Option<Handler> {
         self.label("handler", &row.name);
-        let route = row.value.as_ref()?;
+        let (At { value: name, place }, route) = (&row.name, row.value.as_ref()?);
         let kind = route.kind.as_ref();
         let kind = kind.and_then(|text| self.parsed(text, value::kind));
-        let backend = self.target(&row.name.value, route.target.as_ref()?, known)?;
-        let name = row.name.clone();
-        let backend_handler = route.backend_handler.as_ref().unwrap_or(&name.value);
-        Some(FoundHandler {
-            backend: backend.checked()?,
-            backend_handler: backend_handler.clone(),
-            name,
+        let backend = self.target(name, route.target.as_ref()?, known)?;
+        Some(Handler {
+            name: name.clone(),
+            backend: backend.config.as_ref()?.id,
+            backend_handler: route.backend_handler.as_ref().unwrap_or(name).clone(),
             kind,
+            origin: Some(place.origin()),
             scheduling: route.scheduling.clone(),
         })
     }
@@ -378,10 +357,8 @@ impl Checker<'_> {
         if missing && !self.written.partial && !handlers.is_empty() {
             let hint = nearest(&default.value, names)
                 .unwrap_or_else(|| "a row for it under [handlers]".to_owned());
-            let what = format!(
-                "\"default_handler\" is {:?}, which is not in [handlers]",
-                default.value
-            );
+            let name = &default.value;
+            let what = format!("\"default_handler\" is {name:?}, which is not in [handlers]");
             self.problems.report(&default.place, what, hint);
         }
         Some(default.value.clone())
@@ -412,10 +389,8 @@ impl Checker<'_> {
             "this socket has no name, and its handler's name {name:?} is already the name of a different backend at \
              {place}"
         );
-        let hint = format!(
-            "a name for the socket under [backends], such as {name}-2 = {:?}",
-            socket.value
-        );
+        let path = &socket.value;
+        let hint = format!("a name for the socket under [backends], such as {name}-2 = {path:?}");
         self.problems.report(&socket.place, what, hint);
     }
 
@@ -440,59 +415,26 @@ impl Checker<'_> {
 
 /// Builds the table with its backends in this order: the backend of the default handler, the other backends in the
 /// order of the handlers, backends without a handler.
-fn arrange(
-    mut handlers: Vec<FoundHandler>,
-    known: &[KnownBackend],
-    default: &str,
-) -> Option<Table> {
-    let mut backends: Vec<BackendConfig> = Vec::new();
-    let first = handlers.iter().filter(|row| row.name.value == default);
-    let mentioned = first.chain(&handlers).map(|row| row.backend.clone());
-    for backend in mentioned.chain(known.iter().filter_map(KnownBackend::checked)) {
-        if !backends.contains(&backend) {
-            backends.push(backend);
-        }
-    }
-    handlers.sort_by(|a, b| a.name.value.cmp(&b.name.value));
-    let handlers: Vec<_> = handlers
-        .into_iter()
-        .map(|row| Handler {
-            backend: row.backend.id,
-            origin: Some(row.name.place.origin()),
-            name: row.name.value,
-            backend_handler: row.backend_handler,
-            kind: row.kind,
-            scheduling: row.scheduling,
-        })
-        .collect();
+fn arrange(mut handlers: Vec<Handler>, known: &[KnownBackend], default: &str) -> Option<Table> {
+    let default = handlers.iter().find(|row| row.name == default)?.clone();
+    let mut backends: Vec<_> = known.iter().filter_map(|it| it.config.clone()).collect();
+    backends.sort_by_cached_key(|backend| {
+        let mut mentioned = iter::once(&default).chain(&handlers);
+        let place = mentioned.position(|row| row.backend == backend.id);
+        place.unwrap_or(usize::MAX)
+    });
+    handlers.sort_by(|a, b| a.name.cmp(&b.name));
     Some(Table {
-        default: handlers.iter().find(|row| row.name == default)?.clone(),
         backends,
         handlers,
+        default,
     })
-}
-
-impl KnownBackend {
-    fn checked(&self) -> Option<BackendConfig> {
-        Some(BackendConfig {
-            id: self.id,
-            name: self.name.value.clone(),
-            socket: self.socket.clone()?,
-            list_timeout: self.timeouts.list,
-            stats_timeout: self.timeouts.stats,
-            stale_lists: self.timeouts.stale_lists,
-            auto_register: self.auto_register,
-            required: self.required,
-            user: self.user,
-            origin: Some(self.name.place.origin()),
-        })
-    }
 }
 
 fn with_name<'k>(known: &'k [KnownBackend], name: &str) -> Option<&'k KnownBackend> {
-    known.iter().find(|backend| {
-        backend.name.value == name || backend.aliases.iter().any(|alias| alias == name)
-    })
+    known
+        .iter()
+        .find(|backend| backend.name.value == name || backend.aliases.iter().any(|it| it == name))
 }
 
 /// The note for the operator about a second name of a backend.

@@ -2,67 +2,21 @@
 
 /// The names of keys of other programs in lower case without `-` and `_`, and the key of criswitch for the same
 /// purpose. The first field is the table in which the row applies.
+#[rustfmt::skip]
 const KEYS: [(&str, &[&str], &str); 10] = [
-    (
-        "",
-        &["import", "imports", "include", "includes"],
-        "files in the directory conf.d beside this file, which criswitch reads too",
-    ),
-    (
-        "",
-        &[
-            "runtimeendpoint",
-            "containerruntimeendpoint",
-            "runtimes",
-            "runtime",
-        ],
-        "a row under [handlers] with the runtime's socket",
-    ),
-    (
-        "",
-        &["imageendpoint", "imageserviceendpoint"],
-        "removing it: criswitch sends image calls to the backends",
-    ),
-    (
-        "",
-        &["loglevel", "level", "debug", "verbose"],
-        "level under [log]",
-    ),
+    ("", &["import", "imports", "include", "includes"],
+        "files in the directory conf.d beside this file, which criswitch reads too"),
+    ("", &["runtimeendpoint", "containerruntimeendpoint", "runtimes", "runtime"],
+        "a row under [handlers] with the runtime's socket"),
+    ("", &["imageendpoint", "imageserviceendpoint"], "removing it: criswitch sends image calls to the backends"),
+    ("", &["loglevel", "level", "debug", "verbose"], "level under [log]"),
     ("", &["logformat", "format"], "format under [log]"),
-    (
-        "",
-        &["node"],
-        "criswitch node plan --spec FILE: the table is for a specification, not for the daemon",
-    ),
-    (
-        "",
-        &[
-            "metricslisten",
-            "metricsaddress",
-            "metricsport",
-            "metricsbindaddress",
-        ],
-        "listen under [metrics]",
-    ),
-    (
-        "",
-        &["endpoint", "address", "socket", "socketpath"],
-        "\"listen\" for criswitch's own socket, or a row under [handlers] for a runtime's",
-    ),
-    (
-        "",
-        &[
-            "defaultruntime",
-            "defaultruntimename",
-            "defaultruntimehandler",
-        ],
-        "\"default_handler\"",
-    ),
-    (
-        "metrics",
-        &["address", "endpoint", "port", "bindaddress"],
-        "\"listen\"",
-    ),
+    ("", &["node"], "criswitch node plan --spec FILE: the table is for a specification, not for the daemon"),
+    ("", &["metricslisten", "metricsaddress", "metricsport", "metricsbindaddress"], "listen under [metrics]"),
+    ("", &["endpoint", "address", "socket", "socketpath"],
+        "\"listen\" for criswitch's own socket, or a row under [handlers] for a runtime's"),
+    ("", &["defaultruntime", "defaultruntimename", "defaultruntimehandler"], "\"default_handler\""),
+    ("metrics", &["address", "endpoint", "port", "bindaddress"], "\"listen\""),
 ];
 
 /// The names of the key `socket` of a row in files of other programs.
@@ -86,9 +40,9 @@ pub(super) fn key_hint(table: &str, name: &str) -> Option<&'static str> {
     if ["handlers", "backends"].contains(&table) {
         return SOCKETS.contains(&folded.as_str()).then_some("\"socket\"");
     }
-    let mut rows = KEYS.iter();
-    let row = rows.find(|(its, names, _)| *its == table && names.contains(&folded.as_str()));
-    row.map(|(.., hint)| *hint)
+    KEYS.iter()
+        .find(|(its, names, _)| *its == table && names.contains(&&*folded))
+        .map(|(.., hint)| *hint)
 }
 
 /// The line and the name of a file that is not criswitch's. A file of containerd or CRI-O may be TOML, and any of its
@@ -101,11 +55,11 @@ pub(super) fn file(text: &str, is_toml: bool) -> Option<(usize, &'static str)> {
     let first = lines.clone().next().map(|(index, _)| index);
     lines.find_map(|(index, line)| {
         let is_first = !is_toml && Some(index) == first;
-        let mut files = FILES
+        let known = FILES
             .iter()
             .filter(|(start, _)| is_first || start.starts_with(['[', 'd']))
-            .filter(|(start, _)| line.starts_with(start));
-        let known = files.next().map(|(_, name)| *name);
+            .find(|(start, _)| line.starts_with(start))
+            .map(|(_, name)| *name);
         let (key, rest) = line.split_once(':').unwrap_or_default();
         let is_yaml = is_first && is_word(key) && (rest.is_empty() || rest.starts_with(' '));
         Some((index + 1, known.or(is_yaml.then_some("YAML"))?))
@@ -113,6 +67,8 @@ pub(super) fn file(text: &str, is_toml: bool) -> Option<(usize, &'static str)> {
 }
 
 fn is_word(text: &str) -> bool {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    !text.is_empty() && text.chars().all(is_part)
+    !text.is_empty()
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }

@@ -79,14 +79,14 @@ impl RuntimeKind {
 
     /// The kind of a handler that starts this program; `None` if the program is of no known kind.
     pub fn of_program(program: Program<'_>) -> Option<RuntimeKind> {
-        let by_path = [program.path, program.runtime_type].into_iter();
-        let shim = by_path.filter(|text| text.contains('/')).find_map(|path| {
-            let (name, _) = file_name(path)
-                .strip_prefix("containerd-shim-")?
-                .rsplit_once("-v")?;
-            Some(name)
-        });
-        let shim = match (shim, program.path) {
+        let by_path = [program.path, program.runtime_type]
+            .into_iter()
+            .filter(|text| text.contains('/'))
+            .find_map(|path| {
+                let shim = file_name(path).strip_prefix("containerd-shim-")?;
+                Some(shim.rsplit_once("-v")?.0)
+            });
+        let shim = match (by_path, program.path) {
             (Some(shim), _) => shim,
             (None, "") => shim_of_type(program.runtime_type)?,
             (None, path) => file_name(path),
@@ -102,8 +102,7 @@ impl RuntimeKind {
 
     fn of_file(name: &str) -> Option<RuntimeKind> {
         let name = name.strip_suffix(".exe").unwrap_or(name);
-        let mut programs = PROGRAMS.iter();
-        programs.find_map(|(program, kind)| (*program == name).then_some(*kind))
+        kind_in(&PROGRAMS, name)
     }
 
     /// The kind of a handler whose name is that of a runtime or of a known variant. `gvisor` and `kata-qemu` have a
@@ -115,10 +114,13 @@ impl RuntimeKind {
             .map(|(runtime, _)| runtime)
             .filter(|runtime| WITH_VARIANTS.contains(runtime));
         let name = variant.unwrap_or(&name);
-        let mut handlers = HANDLERS.iter();
-        let handler = handlers.find_map(|(handler, kind)| (*handler == name).then_some(*kind));
-        handler.or_else(|| RuntimeKind::of_file(name))
+        kind_in(&HANDLERS, name).or_else(|| RuntimeKind::of_file(name))
     }
+}
+
+fn kind_in(kinds: &[(&str, RuntimeKind)], name: &str) -> Option<RuntimeKind> {
+    let found = kinds.iter().find(|(known, _)| *known == name);
+    found.map(|(_, kind)| *kind)
 }
 
 /// The name of the shim that containerd starts for a runtime type, such as `kata` for `io.containerd.kata.v2`.

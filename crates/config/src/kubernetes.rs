@@ -50,11 +50,11 @@ fn is_suffix(text: &str) -> bool {
 
 /// The key of a label or a taint: a name, optionally after a DNS name and a slash.
 pub(super) fn label_key(text: &str) -> Result<String, Wrong> {
-    let (domain, name) = match text.rsplit_once('/') {
-        Some((domain, name)) => (Some(domain), name),
-        None => (None, text),
+    let is_key = match text.rsplit_once('/') {
+        Some((domain, name)) => is_domain(domain) && is_name(name),
+        None => is_name(text),
     };
-    if is_name(name) && domain.is_none_or(is_domain) {
+    if is_key {
         return Ok(text.to_owned());
     }
     let what = format!("{text:?} is not a label key");
@@ -86,11 +86,11 @@ pub(super) fn class(text: &str) -> Result<String, Wrong> {
 
 /// Whether the text is a label value that is not empty, or the name in a label key.
 pub fn is_name(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    let ends = [text.bytes().next(), text.bytes().next_back()];
+    let is_end = |char: char| char.is_ascii_alphanumeric();
     text.len() <= MAX_NAME
-        && text.bytes().all(inner)
-        && ends
-            .iter()
-            .all(|end| end.is_some_and(|byte| byte.is_ascii_alphanumeric()))
+        && text.starts_with(is_end)
+        && text.ends_with(is_end)
+        && text
+            .chars()
+            .all(|char| is_end(char) || "-_.".contains(char))
 }

@@ -11,29 +11,10 @@ use super::value::{Wrong, wrong};
 
 /// The modules of criswitch that can have a level of their own. `cli`, `codec`, `compatibility`, `http2`, `rpc` and
 /// `version` were modules of earlier versions, whose configurations may name them.
+#[rustfmt::skip]
 pub const MODULES: [&str; 23] = [
-    "backend",
-    "call",
-    "cli",
-    "codec",
-    "compatibility",
-    "config",
-    "dispatch",
-    "errors",
-    "gate",
-    "http2",
-    "limits",
-    "operator",
-    "ownership",
-    "platform",
-    "rpc",
-    "serve",
-    "server",
-    "session",
-    "store",
-    "switch",
-    "telemetry",
-    "topology",
+    "backend", "call", "cli", "codec", "compatibility", "config", "dispatch", "errors", "gate", "http2", "limits",
+    "operator", "ownership", "platform", "rpc", "serve", "server", "session", "store", "switch", "telemetry", "topology",
     "version",
 ];
 
@@ -112,8 +93,7 @@ fn module(name: &str) -> Result<String, Wrong> {
     let name = name.trim();
     let path = name.strip_prefix("criswitch::").unwrap_or(name);
     let first = path.split("::").next().unwrap_or_default();
-    let parent = MOVED.iter().find(|(moved, _)| *moved == first);
-    if let Some((_, parent)) = parent {
+    if let Some((_, parent)) = MOVED.iter().find(|(moved, _)| *moved == first) {
         return Ok(format!("{parent}::{path}"));
     }
     if MODULES.contains(&first) {
@@ -129,15 +109,15 @@ fn module(name: &str) -> Result<String, Wrong> {
 
 fn level(text: &str) -> Result<LevelFilter, Wrong> {
     let text = text.trim();
-    let level = LEVELS.iter().find(|(name, _)| *name == text);
-    level.map(|(_, level)| *level).ok_or_else(|| {
-        let hint = if MODULES.contains(&text) {
-            format!("\"info,{text}=debug\"")
-        } else {
-            nearest(text, LEVELS.map(|(name, _)| name)).unwrap_or_default()
-        };
-        wrong(format!("{text:?} is not a log level"), &hint)
-    })
+    if let Some((_, level)) = LEVELS.iter().find(|(name, _)| *name == text) {
+        return Ok(*level);
+    }
+    let hint = if MODULES.contains(&text) {
+        format!("\"info,{text}=debug\"")
+    } else {
+        nearest(text, LEVELS.map(|(name, _)| name)).unwrap_or_default()
+    };
+    Err(wrong(format!("{text:?} is not a log level"), &hint))
 }
 
 pub(super) fn format(text: &str) -> Result<LogFormat, Wrong> {

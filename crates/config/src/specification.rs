@@ -82,13 +82,20 @@ struct NodeKey {
 
 #[rustfmt::skip]
 const KEYS: [NodeKey; 7] = [
-    NodeKey { name: "version", is_array: false, example: "\"0.1.0\"", set: version },
-    NodeKey { name: "machine_id", is_array: false, example: MACHINE_ID, set: machine_id },
-    NodeKey { name: "accept", is_array: true, example: "[\"kubelet-version\"]", set: accept },
-    NodeKey { name: "kubelet_timeout", is_array: false, example: "\"20s\"", set: kubelet_timeout },
-    NodeKey { name: "settle_time", is_array: false, example: "\"5s\"", set: settle_time },
-    NodeKey { name: "try", is_array: false, example: TRIES, set: tries },
-    NodeKey { name: "generation", is_array: false, example: "7", set: generation },
+    NodeKey { name: "version", is_array: false, example: "\"0.1.0\"",
+        set: |its, text, _| { its.version = Some(text.to_owned()); Ok(()) } },
+    NodeKey { name: "machine_id", is_array: false, example: MACHINE_ID,
+        set: |its, text, _| { its.machine_id = Some(machine_id(text)?); Ok(()) } },
+    NodeKey { name: "accept", is_array: true, example: "[\"kubelet-version\"]",
+        set: |its, text, findings| { its.accept.push(accepted(text, findings)?); Ok(()) } },
+    NodeKey { name: "kubelet_timeout", is_array: false, example: "\"20s\"",
+        set: |its, text, _| { its.kubelet_timeout = value::duration(text, &LIMITS)?; Ok(()) } },
+    NodeKey { name: "settle_time", is_array: false, example: "\"5s\"",
+        set: |its, text, _| { its.settle_time = value::duration(text, &LIMITS)?; Ok(()) } },
+    NodeKey { name: "try", is_array: false, example: TRIES,
+        set: |its, text, _| { its.tries = tries(text)?; Ok(()) } },
+    NodeKey { name: "generation", is_array: false, example: "7",
+        set: |its, text, _| { its.generation = Some(generation(text)?); Ok(()) } },
 ];
 const TRIES: &str = "\"pod-network\", \"host-network\" or \"off\"";
 /// A key would be a second spelling of a command.
@@ -124,8 +131,7 @@ impl Specification {
             problems.report(&start, what, "a readable file after --spec");
             Vec::new()
         });
-        let read = |bytes, problems: &mut Problems| files::text(start.clone(), bytes, problems);
-        let file = read(bytes, &mut problems)
+        let file = files::text(start.clone(), bytes, &mut problems)
             .filter(|_| problems.is_empty())
             .ok_or_else(|| problems.clone())?;
         let (table, errors) = DeTable::parse_recoverable(&file.text);
@@ -139,7 +145,7 @@ impl Specification {
         // A file with syntax errors is read as a configuration, which reports them.
         if !errors.is_empty() || table.keys().any(|key| key.get_ref() != TABLE) {
             let rest = without(&file.text, &lines);
-            let file = read(rest.clone().into_bytes(), &mut problems);
+            let file = files::text(start, rest.clone().into_bytes(), &mut problems);
             Config::of_files(path, &Vec::from_iter(file), problems)?;
             specification.configuration = Some(rest);
             return Ok(specification);
@@ -170,14 +176,12 @@ impl Specification {
         };
         for (key, value) in entries {
             own.extend([key.span(), value.span()]);
-            let known = KEYS.iter().find(|known| known.name == key.get_ref());
-            let Some(known) = known else {
+            let Some(known) = KEYS.iter().find(|known| known.name == key.get_ref()) else {
                 let what = format_args!("unknown key {:?}", key.get_ref());
                 let hint = match key.get_ref().as_ref() {
-                    "mode" => Some(NO_MODE.to_owned()),
-                    key => nearest(key, KEYS.iter().map(|known| known.name)),
+                    "mode" => NO_MODE.to_owned(),
+                    key => nearest(key, KEYS.map(|known| known.name)).unwrap_or_default(),
                 };
-                let hint = hint.unwrap_or_default();
                 problems.report(&file.place(key.span().start), what, hint);
                 continue;
             };
@@ -195,23 +199,29 @@ impl Specification {
         value: &Spanned<DeValue<'_>>,
         findings: &[&str],
     ) -> Vec<(usize, Wrong)> {
-        let unlike = |what: &str| wrong(format!("{:?} is not {what}", key.name), key.example);
         let values = match value.get_ref() {
             DeValue::Array(values) if key.is_array => values,
             _ if key.is_array => {
-                return vec![(value.span().start, unlike("an array of strings"))];
+                let what = format!("{:?} is not an array of strings", key.name);
+                return vec![(value.span().start, wrong(what, key.example))];
             }
             _ => std::slice::from_ref(value),
         };
-        let set = values.iter().map(|value| match value.get_ref() {
-            DeValue::String(text) => (value.span().start, (key.set)(self, text, findings)),
-            DeValue::Integer(number) if key.name == "generation" => (
-                value.span().start,
-                (key.set)(self, number.as_str(), findings),
-            ),
-            _ => (value.span().start, Err(unlike("a string"))),
-        });
-        set.filter_map(|(at, set)| Some((at, set.err()?))).collect()
+        values
+            .iter()
+            .filter_map(|value| {
+                let text = match value.get_ref() {
+                    DeValue::String(text) => Ok(text.as_ref()),
+                    DeValue::Integer(number) if key.name == "generation" => Ok(number.as_str()),
+                    _ => Err(wrong(
+                        format!("{:?} is not a string", key.name),
+                        key.example,
+                    )),
+                };
+                let set = text.and_then(|text| (key.set)(self, text, findings));
+                Some((value.span().start, set.err()?))
+            })
+            .collect()
     }
 }
 
@@ -227,58 +237,33 @@ fn without(text: &str, own: &[Range<usize>]) -> String {
     lines.collect()
 }
 
-fn tries(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
+fn tries(text: &str) -> Result<Tries, Wrong> {
     let known = Tries::VARIANTS.iter().find(|tries| tries.as_ref() == text);
-    specification.tries =
-        *known.ok_or_else(|| wrong(format!("{text:?} is not a kind of try"), TRIES))?;
-    Ok(())
+    known
+        .copied()
+        .ok_or_else(|| wrong(format!("{text:?} is not a kind of try"), TRIES))
 }
 
-fn version(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
-    specification.version = Some(text.to_owned());
-    Ok(())
-}
-
-fn machine_id(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
-    if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(wrong(
-            format!("{text:?} is not the id of a machine"),
-            MACHINE_ID,
-        ));
+fn machine_id(text: &str) -> Result<String, Wrong> {
+    if text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(text.to_owned());
     }
-    specification.machine_id = Some(text.to_owned());
-    Ok(())
+    let what = format!("{text:?} is not the id of a machine");
+    Err(wrong(what, MACHINE_ID))
 }
 
-fn accept(specification: &mut Specification, text: &str, findings: &[&str]) -> Result<(), Wrong> {
-    if !findings.contains(&text) {
-        let hint = nearest(text, findings.iter().copied()).unwrap_or_default();
-        return Err(wrong(
-            format!("{text:?} is not an acceptable finding"),
-            &hint,
-        ));
+fn accepted(text: &str, findings: &[&str]) -> Result<String, Wrong> {
+    if findings.contains(&text) {
+        return Ok(text.to_owned());
     }
-    specification.accept.push(text.to_owned());
-    Ok(())
+    let hint = nearest(text, findings.iter().copied()).unwrap_or_default();
+    let what = format!("{text:?} is not an acceptable finding");
+    Err(wrong(what, &hint))
 }
 
-fn settle_time(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
-    specification.settle_time = value::duration(text, &LIMITS)?;
-    Ok(())
-}
-
-fn generation(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
-    let number = text.parse().map_err(|_| {
-        wrong(
-            format!("{text:?} is not the number of a specification"),
-            "7",
-        )
-    });
-    specification.generation = Some(number?);
-    Ok(())
-}
-
-fn kubelet_timeout(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
-    specification.kubelet_timeout = value::duration(text, &LIMITS)?;
-    Ok(())
+fn generation(text: &str) -> Result<u64, Wrong> {
+    text.parse().map_err(|_| {
+        let what = format!("{text:?} is not the number of a specification");
+        wrong(what, "7")
+    })
 }

@@ -11,8 +11,7 @@ use std::fmt::{self, Display};
 use std::ops::Range;
 
 use criswitch_platform::users;
-use toml::Spanned;
-use toml::de::{DeString, DeTable, DeValue, Error};
+use toml::de::{DeTable, DeValue, Error};
 
 use super::files::ConfigFile;
 use super::foreign;
@@ -119,15 +118,16 @@ impl Written {
     }
 
     pub(super) fn places(&self) -> BTreeMap<&'static str, Place> {
-        let keys = keys::KEYS.iter();
-        let places = keys.filter_map(|key| {
-            let place = match key.kind {
-                KeyKind::Users => &self.key(key.name)?.name.place,
-                _ => &self.text(key.name)?.place,
-            };
-            Some((key.name, place.clone()))
-        });
-        places.collect()
+        keys::KEYS
+            .iter()
+            .filter_map(|key| {
+                let place = match key.kind {
+                    KeyKind::Users => &self.key(key.name)?.name.place,
+                    _ => &self.text(key.name)?.place,
+                };
+                Some((key.name, place.clone()))
+            })
+            .collect()
     }
 }
 
@@ -135,21 +135,15 @@ impl ConfigFile {
     fn entries<'t>(&self, table: &'t DeTable<'t>) -> Vec<KeyValue<'t>> {
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
-        let entries = entries.into_iter();
-        entries.map(|(key, value)| self.entry(key, value)).collect()
-    }
-
-    fn entry<'t>(
-        &self,
-        key: &'t Spanned<DeString<'t>>,
-        value: &'t Spanned<DeValue<'t>>,
-    ) -> KeyValue<'t> {
-        KeyValue {
-            key: key.get_ref(),
-            at: self.place(key.span().start),
-            value: value.get_ref(),
-            value_at: self.place(value.span().start),
-        }
+        entries
+            .into_iter()
+            .map(|(key, value)| KeyValue {
+                key: key.get_ref(),
+                at: self.place(key.span().start),
+                value: value.get_ref(),
+                value_at: self.place(value.span().start),
+            })
+            .collect()
     }
 }
 
@@ -240,24 +234,26 @@ impl Walk<'_> {
     /// The texts of a value: one text, or one text for each element of an array. `None` if the type is wrong, which is
     /// reported.
     fn value(&mut self, key: &Key, entry: &KeyValue<'_>) -> Option<Vec<At<String>>> {
-        let text = match key.kind {
-            KeyKind::Users => return self.users(entry, &key.example()),
-            KeyKind::Boolean => self.boolean(entry),
-            KeyKind::Integer => self.integer(entry, &key.example()),
-            _ => self.text(entry, &text_like(key, entry)),
+        let text = match (key.kind, entry.value) {
+            (KeyKind::Users, _) => return self.users(entry, &key.example()),
+            (KeyKind::Boolean, DeValue::Boolean(on)) => on.to_string(),
+            (KeyKind::Boolean, _) => {
+                self.wrong_type(entry, "a boolean", "true or false");
+                return None;
+            }
+            (KeyKind::Integer, value) => {
+                let number = match value {
+                    DeValue::Integer(it) => i64::from_str_radix(it.as_str(), it.radix()).ok(),
+                    _ => None,
+                };
+                if number.is_none() {
+                    self.wrong_type(entry, "an integer of 64 bits", key.example());
+                }
+                number?.to_string()
+            }
+            _ => return Some(vec![self.text(entry, &text_like(key, entry))?]),
         };
-        Some(vec![text?])
-    }
-
-    fn integer(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<At<String>> {
-        let number = match entry.value {
-            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok(),
-            _ => None,
-        };
-        if number.is_none() {
-            self.wrong_type(entry, "an integer of 64 bits", example);
-        }
-        Some(entry.at_value(number?))
+        Some(vec![entry.at_value(text)])
     }
 
     /// Users as written: their syntax is not checked here.
@@ -280,25 +276,21 @@ impl Walk<'_> {
         let mut found = Vec::new();
         for value in values {
             let place = self.file.place(value.span().start);
-            match value.get_ref() {
-                DeValue::Integer(integer) if users::ARE_INTEGERS => found.push(At {
-                    value: integer.to_string(),
-                    place,
-                }),
-                DeValue::String(text) if !users::ARE_INTEGERS => found.push(At {
-                    value: text.to_string(),
-                    place,
-                }),
+            let value = match value.get_ref() {
+                DeValue::Integer(integer) if users::ARE_INTEGERS => integer.to_string(),
+                DeValue::String(text) if !users::ARE_INTEGERS => text.to_string(),
                 other => {
-                    let (key, other) = (entry.key, type_of(other));
-                    let what = format!("{key:?} contains {other}; only {kind} are allowed");
-                    let hint = match value.get_ref() {
+                    let (key, kind_of) = (entry.key, type_of(other));
+                    let what = format!("{key:?} contains {kind_of}; only {kind} are allowed");
+                    let hint = match other {
                         DeValue::String(user) if is_user(user) => format!("{user} without quotes"),
                         _ => format!("the ids of users, such as {example}"),
                     };
                     self.problems.report(&place, what, hint);
+                    continue;
                 }
-            }
+            };
+            found.push(At { value, place });
         }
         (self.problems.len() == before).then_some(found)
     }
@@ -309,14 +301,6 @@ impl Walk<'_> {
             return None;
         };
         Some(entry.at_value(text))
-    }
-
-    fn boolean(&mut self, entry: &KeyValue<'_>) -> Option<At<String>> {
-        let DeValue::Boolean(on) = entry.value else {
-            self.wrong_type(entry, "a boolean", "true or false");
-            return None;
-        };
-        Some(entry.at_value(on))
     }
 
     fn wrong_type(&mut self, entry: &KeyValue<'_>, wanted: &str, example: impl Display) {
@@ -397,9 +381,9 @@ impl At<String> {
         parse: impl Fn(&str) -> Result<T, Wrong>,
         problems: &mut Problems,
     ) -> Option<T> {
-        let value = parse(&self.value);
-        let report = |wrong: Wrong| problems.report(&self.place, wrong.what, wrong.hint);
-        value.map_err(report).ok()
+        parse(&self.value)
+            .map_err(|wrong| problems.report(&self.place, wrong.what, wrong.hint))
+            .ok()
     }
 }
 

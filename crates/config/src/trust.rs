@@ -1,6 +1,7 @@
 //! Names the files and directories of criswitch that users other than root must not write. The module also finds the
 //! number of a user by name.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use criswitch_platform::trust;
@@ -15,7 +16,6 @@ use super::value::{self, Wrong};
 pub(super) fn notes(config: &Config) -> Vec<String> {
     let main = std::path::absolute(&config.path).unwrap_or_else(|_| config.path.clone());
     let listen = config.listen.path();
-    let mut notes = Vec::new();
     let directories = [
         (main.parent(), "the configuration"),
         (Some(&*main.with_file_name("conf.d")), "the configuration"),
@@ -27,19 +27,18 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
         .files
         .iter()
         .map(|file| (Some(&**file), "the configuration"));
-    for (path, what) in files.chain(directories) {
-        notes.extend(path.and_then(|path| trust::note(path, what)));
-        for above in path.map(directories_above).unwrap_or_default() {
-            notes.extend(trust::note_above(&above, what));
-        }
-    }
-    let mut seen = Vec::new();
-    notes.retain(|note| {
-        let new = !seen.contains(note);
-        seen.push(note.clone());
-        new
-    });
-    notes
+    let mut seen = BTreeSet::new();
+    files
+        .chain(directories)
+        .filter_map(|(path, what)| Some((path?, what)))
+        .flat_map(|(path, what)| {
+            let above = directories_above(path).into_iter();
+            trust::note(path, what)
+                .into_iter()
+                .chain(above.filter_map(move |path| trust::note_above(&path, what)))
+        })
+        .filter(|note| seen.insert(note.clone()))
+        .collect()
 }
 
 /// The user that serves a backend's socket, from an id or a name.

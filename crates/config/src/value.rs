@@ -45,19 +45,16 @@ pub(super) fn address(text: &str) -> Result<Address, Wrong> {
 pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
     let address = address(text)?;
     let path = address.to_string();
-    let hint = format!("{:?}", paths::LISTEN);
-    if path.ends_with(CRIO_SUFFIX) {
+    let what = if path.ends_with(CRIO_SUFFIX) {
         let why = "for a socket with this name, the kubelet collects stats in a different way";
-        return Err(wrong(
-            format!("\"listen\" ends in {CRIO_SUFFIX}: {why}"),
-            &hint,
-        ));
-    }
-    if CADVISOR_SOCKETS.contains(&path.as_str()) {
+        format!("\"listen\" ends in {CRIO_SUFFIX}: {why}")
+    } else if CADVISOR_SOCKETS.contains(&path.as_str()) {
         let why = "the kubelet's cAdvisor dials that socket and expects containerd itself";
-        return Err(wrong(format!("\"listen\" is {path}: {why}"), &hint));
-    }
-    Ok(address)
+        format!("\"listen\" is {path}: {why}")
+    } else {
+        return Ok(address);
+    };
+    Err(wrong(what, &format!("{:?}", paths::LISTEN)))
 }
 
 /// Parses the kind of runtime of a handler.
@@ -77,13 +74,11 @@ pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
     if is_label(name) {
         return Ok(());
     }
-    let rule = "1 to 63 of a-z, 0-9 and \"-\", with no \"-\" at either end";
+    let mut hint = "1 to 63 of a-z, 0-9 and \"-\", with no \"-\" at either end".to_owned();
     let meant = name.to_lowercase().replace(['.', '_', ' '], "-");
-    let hint = if is_label(&meant) {
-        format!("{meant:?}: {rule}")
-    } else {
-        rule.to_owned()
-    };
+    if is_label(&meant) {
+        hint = format!("{meant:?}: {hint}");
+    }
     let what = format!("{kind} name {name:?} is not a DNS label (RFC 1123)");
     Err(wrong(what, &hint))
 }
@@ -94,43 +89,31 @@ fn is_label(name: &str) -> bool {
 
 /// An absolute path of a directory for criswitch alone; `None` if `text` is empty.
 pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, Wrong> {
-    let is_shared = |path: &Path| {
-        path.parent().is_none() || SHARED.iter().any(|shared| path == Path::new(shared))
+    let path = Path::new(text);
+    let is_shared = path.parent().is_none() || SHARED.iter().any(|it| path == Path::new(it));
+    let what = match text {
+        "" => return Ok(None),
+        _ if is_shared => "a directory of the system, and criswitch needs one of its own",
+        _ if path.is_absolute() => return Ok(Some(path.into())),
+        _ => "not an absolute path",
     };
-    match text {
-        "" => Ok(None),
-        path if is_shared(Path::new(path)) => Err(wrong(
-            format!("{path:?} is a directory of the system, and criswitch needs one of its own"),
-            paths::STATE_EXAMPLES[1],
-        )),
-        path if Path::new(path).is_absolute() => Ok(Some(path.into())),
-        path => Err(wrong(
-            format!("{path:?} is not an absolute path"),
-            paths::STATE_EXAMPLES[1],
-        )),
-    }
+    let what = format!("{text:?} is {what}");
+    Err(wrong(what, paths::STATE_EXAMPLES[1]))
 }
 
 /// An absolute path of a file that node-feature-discovery reads; `None` if `text` is empty.
 pub(super) fn labels_file(text: &str) -> Result<Option<PathBuf>, Wrong> {
     let path = Path::new(text);
-    let name = path.file_name().map(|name| name.to_string_lossy());
-    match name {
-        _ if text.is_empty() => Ok(None),
-        _ if !path.is_absolute() => Err(wrong(
-            format!("{text:?} is not an absolute path"),
-            paths::LABELS_EXAMPLE,
-        )),
+    let what = match path.file_name().map(|name| name.to_string_lossy()) {
+        _ if text.is_empty() => return Ok(None),
+        _ if !path.is_absolute() => "not an absolute path",
         Some(name) if !name.starts_with('.') && !text.ends_with(is_separator) => {
-            Ok(Some(path.into()))
+            return Ok(Some(path.into()));
         }
-        _ => Err(wrong(
-            format!(
-                "{text:?} is a directory or a hidden file, which node-feature-discovery does not read"
-            ),
-            paths::LABELS_EXAMPLE,
-        )),
-    }
+        _ => "a directory or a hidden file, which node-feature-discovery does not read",
+    };
+    let what = format!("{text:?} is {what}");
+    Err(wrong(what, paths::LABELS_EXAMPLE))
 }
 
 /// A duration as written in a file.
@@ -158,23 +141,25 @@ impl Display for Limits {
             return Ok(());
         }
         let zero = if self.zero { "" } else { "more than zero, " };
-        write!(f, "{zero}at most \"{}\"", self.most)?;
-        f.write_str(if self.unlimited {
+        let or = if self.unlimited {
             ", or \"unlimited\""
         } else {
             ""
-        })
+        };
+        write!(f, "{zero}at most \"{}\"{or}", self.most)
     }
 }
 
 /// Whether the text is a domain by the API server's rule. A part between two dots may be longer than DNS allows.
 pub(super) fn is_domain(text: &str) -> bool {
-    let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    let part = |part: &str| {
-        let ends = !part.is_empty() && !part.starts_with('-') && !part.ends_with('-');
-        ends && part.bytes().all(inner)
-    };
-    text.len() <= MAX_DOMAIN && text.split('.').all(part)
+    text.len() <= MAX_DOMAIN
+        && text.split('.').all(|part| {
+            let has_ends = !part.is_empty() && !part.starts_with('-') && !part.ends_with('-');
+            has_ends
+                && part
+                    .bytes()
+                    .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+        })
 }
 
 /// A duration within `limits`; [`Duration::MAX`] for [`UNLIMITED`].

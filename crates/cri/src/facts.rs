@@ -84,8 +84,9 @@ pub fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
 /// Whether a `StatusResponse` has the condition `RuntimeReady`, and it is false.
 pub fn is_unready(status: &[u8]) -> bool {
     conditions(status).is_ok_and(|conditions| {
-        let mut conditions = conditions.iter();
-        conditions.any(|condition| condition.kind == RUNTIME_READY && !condition.status)
+        conditions
+            .iter()
+            .any(|condition| condition.kind == RUNTIME_READY && !condition.status)
     })
 }
 

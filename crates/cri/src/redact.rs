@@ -24,14 +24,8 @@ const BEARER: &str = "bearer";
 /// The text before `port` in Go's error for a URL.
 const INVALID: &str = "invalid ";
 /// The words that prose has after `Bearer`.
-const PROSE: [&str; 6] = [
-    "token",
-    "tokens",
-    "auth",
-    "authentication",
-    "challenge",
-    "realm",
-];
+#[rustfmt::skip]
+const PROSE: [&str; 6] = ["token", "tokens", "auth", "authentication", "challenge", "realm"];
 /// The algorithms of digests. `@` and a digest follow the name of an image.
 const DIGESTS: [&str; 3] = ["sha256:", "sha384:", "sha512:"];
 /// The characters that may follow the quote at the end of a string.
@@ -219,25 +213,28 @@ impl<'a> Scan<'a> {
 
     /// The first letter at or after `from` for which `is_end` holds, or the end of the line.
     fn find(&self, from: usize, is_end: impl Fn(usize, &Letter) -> bool) -> usize {
-        let rest = self.letters.get(from..).unwrap_or_default();
-        let is_end = |at: usize, letter: &Letter| letter.ends_line() || is_end(at, letter);
-        let found = (from..).zip(rest).find(|(at, letter)| is_end(*at, letter));
-        found.map_or(self.letters.len(), |(at, _)| at)
+        (from..)
+            .zip(self.letters.get(from..).unwrap_or_default())
+            .find(|(at, letter)| letter.ends_line() || is_end(*at, letter))
+            .map_or(self.letters.len(), |(at, _)| at)
     }
 
     /// The end of the string that begins with `opening` and the letter `from`.
     fn string_end(&self, opening: &Letter, from: usize) -> usize {
-        let ends = |at: usize| {
-            let next = self.letters.get(at + 1);
-            next.is_none_or(|next| next.is_space() || AFTER_STRING.contains(next.letter))
-        };
-        self.find(from, |at, letter| letter.closes(opening) && ends(at))
+        self.find(from, |at, letter| {
+            letter.closes(opening)
+                && self
+                    .letters
+                    .get(at + 1)
+                    .is_none_or(|next| next.is_space() || AFTER_STRING.contains(next.letter))
+        })
     }
 
     /// The end of the word that begins at `from`: white space, or the end of the string around it.
     fn word_end(&self, from: usize, string: Option<&Letter>) -> usize {
-        let ends_string = |letter: &Letter| string.is_some_and(|opening| letter.closes(opening));
-        self.find(from, |_, letter| letter.is_space() || ends_string(letter))
+        self.find(from, |_, letter| {
+            letter.is_space() || string.is_some_and(|opening| letter.closes(opening))
+        })
     }
 
     /// The user with the password, and the query, of the URL whose scheme ends here.
@@ -313,11 +310,12 @@ impl<'a> Scan<'a> {
             let word = word.split(|end: char| !end.is_alphabetic()).next();
             return (!PROSE.contains(&word?)).then_some(sign_at..end);
         }
-        let is_invalid = || {
-            let begin = self.name.checked_sub(INVALID.len())?;
-            Some(lower(self.letters.get(begin..self.name)?) == INVALID)
-        };
-        if name == "port" && is_apart && is_quote(sign) && is_invalid() == Some(true) {
+        if name == "port"
+            && is_apart
+            && is_quote(sign)
+            && let Some(begin) = self.name.checked_sub(INVALID.len())
+            && lower(self.letters.get(begin..self.name)?) == INVALID
+        {
             // Go quotes the part of an invalid URL that it takes for the port.
             return self.extent(sign_at, string, true);
         }
@@ -373,22 +371,22 @@ impl<'a> Scan<'a> {
 
     /// The end of `string`, or of the line outside of strings.
     fn line_end(&self, from: usize, string: Option<&Letter>) -> usize {
-        let ends_string = |letter: &Letter| string.is_some_and(|opening| letter.closes(opening));
-        self.find(from, |_, letter| ends_string(letter))
+        self.find(from, |_, letter| {
+            string.is_some_and(|opening| letter.closes(opening))
+        })
     }
 }
 
 fn lower(letters: &[Letter]) -> String {
-    let letters = letters
+    letters
         .iter()
-        .map(|letter| letter.letter.to_ascii_lowercase());
-    letters.collect()
+        .map(|letter| letter.letter.to_ascii_lowercase())
+        .collect()
 }
 
 /// Whether the digest of an image begins here.
 fn is_digest(letters: &[Letter]) -> bool {
-    let begin = lower(letters.get(..7).unwrap_or_default());
-    DIGESTS.contains(&begin.as_str())
+    DIGESTS.contains(&&*lower(letters.get(..7).unwrap_or_default()))
 }
 
 #[cfg(test)]

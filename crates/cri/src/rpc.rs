@@ -110,11 +110,9 @@ impl Row {
     /// Whether a backend that is late with this RPC also counts as late with `other`. A list of pods and a list of
     /// containers belong together, because their contents must agree.
     pub fn goes_with(&self, other: &Row) -> bool {
-        let has_owners = |row: &Row| row.list().is_some_and(|list| list.kind().is_some());
-        if has_owners(self) && has_owners(other) {
-            self.streams() == other.streams()
-        } else {
-            self.name == other.name
+        match [self, other].map(|row| row.list()?.kind()) {
+            [Some(_), Some(_)] => self.streams() == other.streams(),
+            _ => self.name == other.name,
         }
     }
 
@@ -205,15 +203,13 @@ impl Row {
     /// A request whose answer shows whether a backend has the RPC, and which changes nothing and asks for as little as
     /// possible. `None` if there is no such request.
     pub fn probe_request(&self) -> Option<Bytes> {
-        let nothing = |path| protobuf::with_string(&[], path, NO_ID);
-        match &self.goes {
-            Goes::All(filter, _) if !self.changes() => {
-                Some(filter.id.map_or_else(Bytes::new, |(_, path)| nothing(path)))
-            }
-            Goes::Image(_, ImageRule::List(_)) => Some(nothing(fields::FILTER_IMAGE)),
-            Goes::Image(_, ImageRule::Find(_)) => Some(Bytes::new()),
-            _ => self.probe().map(|_| Bytes::new()),
-        }
+        let id = match &self.goes {
+            Goes::All(filter, _) if !self.changes() => filter.id.map(|(_, path)| path),
+            Goes::Image(_, ImageRule::List(_)) => Some(fields::FILTER_IMAGE),
+            Goes::Image(_, ImageRule::Find(_)) => None,
+            _ => self.probe().map(|_| None)?,
+        };
+        Some(id.map_or_else(Bytes::new, |path| protobuf::with_string(&[], path, NO_ID)))
     }
 
     /// Whether the reply is a stream of messages.
@@ -293,9 +289,10 @@ impl Filter {
 
     /// Whether `request` names one pod or container, by its id or its pod's id.
     pub fn names_one(&self, request: &[u8]) -> bool {
-        let id = self.id.map(|(_, path)| path);
-        let mut paths = id.into_iter().chain(self.pod);
-        paths.any(|path| protobuf::string(request, path).is_ok_and(|id| !id.is_empty()))
+        [self.id.map(|(_, path)| path), self.pod]
+            .into_iter()
+            .flatten()
+            .any(|path| protobuf::string(request, path).is_ok_and(|id| !id.is_empty()))
     }
 }
 

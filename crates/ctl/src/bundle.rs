@@ -9,22 +9,22 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use clap::Args;
 use criswitch_client::arguments::Daemon;
 use criswitch_client::exit::Verdict;
-use criswitch_client::program::block_on;
-use criswitch_client::program::output;
+use criswitch_client::program::{block_on, output};
 use criswitch_client::terminal::{self, print};
 use criswitch_config::Config;
 use criswitch_cri::error_text::error_chain;
-use criswitch_platform::service;
-use criswitch_platform::write_new;
+use criswitch_platform::{service, write_new};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::process::Command;
+use toml_parser::Source;
+use toml_parser::lexer::TokenKind;
 
 /// The time that a part may take. `check --probe` waits for each backend.
 const PART_LIMIT: Duration = Duration::from_secs(30);
@@ -33,12 +33,8 @@ const PART_BYTES: u64 = 8 << 20;
 /// The mode of the archive: only its owner may read it.
 const MODE: u32 = 0o600;
 const FOLDER: &str = "criswitch-bundle";
-const LOG: [&str; 4] = [
-    "--unit=criswitch",
-    "--lines=2000",
-    "--no-pager",
-    "--output=short-iso",
-];
+#[rustfmt::skip]
+const LOG: [&str; 4] = ["--unit=criswitch", "--lines=2000", "--no-pager", "--output=short-iso"];
 
 #[derive(Args)]
 pub(super) struct BundleArguments {
@@ -197,37 +193,13 @@ fn configuration(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// TOML without the texts of its comments.
 fn without_comments(toml: &str) -> String {
-    let (mut kept, mut rest, mut quote) = (String::new(), toml, "");
-    while let Some(char) = rest.chars().next() {
-        let found = ["\"\"\"", "'''", "\"", "'"]
-            .into_iter()
-            .find(|quote| rest.starts_with(quote));
-        let taken = match (quote, found) {
-            ("", None) if char == '#' => {
-                rest = rest.trim_start_matches(|char| char != '\n');
-                kept.push('#');
-                continue;
-            }
-            ("", Some(found)) => {
-                quote = found;
-                found.len()
-            }
-            (open, _) if !open.is_empty() && rest.starts_with(open) => {
-                quote = "";
-                // Up to two quotes of the text may stand before the three that end it.
-                rest.bytes()
-                    .take_while(|byte| open.as_bytes().contains(byte))
-                    .take(if open.len() == 1 { 1 } else { 5 })
-                    .count()
-            }
-            ("\"" | "\"\"\"", _) if char == '\\' => rest.chars().take(2).map(char::len_utf8).sum(),
-            _ => char.len_utf8(),
-        };
-        let (head, tail) = rest.split_at(taken);
-        kept += head;
-        rest = tail;
-    }
-    kept
+    Source::new(toml)
+        .lex()
+        .map(|token| match (token.kind(), token.span()) {
+            (TokenKind::Comment, _) => "#",
+            (_, span) => toml.get(span.start()..span.end()).unwrap_or_default(),
+        })
+        .collect()
 }
 
 /// The versions of the kernel and of the operating system.
@@ -289,10 +261,7 @@ fn state_files(config: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// The archive: a compressed tar file with one folder.
 fn packed(parts: &[BundleFile]) -> std::io::Result<Vec<u8>> {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs();
+    let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
     let outcomes: String = parts.iter().map(BundleFile::outcome).collect();
     let files = parts.iter().map(|part| (part.name, part.text.as_str()));

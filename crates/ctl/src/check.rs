@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use criswitch_client::arguments::{File, directory};
-use criswitch_client::columns::columns;
+use criswitch_client::columns::{columns, columns_if_any};
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, ListOutput};
 use criswitch_client::probe::{
@@ -14,10 +14,11 @@ use criswitch_client::probe::{
 use criswitch_client::terminal;
 use criswitch_client::terminal::print;
 use criswitch_config::disk;
+use criswitch_config::keys::{self, ConfigValue};
 use criswitch_config::wording::{self, counted};
 use criswitch_config::{
-    Config, Handler, KEYS, Problem, Problems, RuntimeKind, Table, UNIT_DIRECTORIES, duration_text,
-    keys,
+    Config, Handler, KEYS, Key, Problem, Problems, RuntimeKind, Table, UNIT_DIRECTORIES,
+    duration_text,
 };
 use criswitch_node::collisions;
 use criswitch_node::machine::{self, Node};
@@ -27,6 +28,10 @@ use super::consequences::{self, Consequence};
 use super::daemon;
 use super::features;
 
+/// The columns of the table of backends.
+#[rustfmt::skip]
+const BACKENDS: [&str; 7] =
+    ["BACKEND", "HANDLERS", "LIST TIMEOUT", "STATS TIMEOUT", "AUTO-REGISTER", "SOCKET", "ORIGIN"];
 /// A problem is shown with its line if the line has fewer characters.
 const WIDEST: usize = 76;
 
@@ -80,18 +85,13 @@ impl CheckArguments {
             Some(encoding) => encoding.document(json(&config, probes, node.as_ref()))?,
             None if self.output.is_names() => {
                 let problems = problems(&config, probes, node.as_ref());
-                let lines = problems
-                    .iter()
-                    .filter_map(|problem| problem["what"].as_str());
+                let lines = problems.iter().filter_map(|it| it["what"].as_str());
                 terminal::complain(&output::names(lines));
                 names(&config).into()
             }
             None => text(&config, probes, node.as_ref(), self.output.is_wide())?.into(),
         })?;
-        match faults(&config, probes, node.as_ref()) {
-            0 => Ok(Verdict::Fine),
-            _ => Ok(Verdict::NotFine),
-        }
+        Ok(Verdict::of(faults(&config, probes, node.as_ref()) == 0))
     }
 }
 
@@ -127,21 +127,21 @@ pub(super) fn text(
     }
     parts.extend(node.map(Node::text).transpose()?);
     parts.push(verdict(notes.len(), faults(config, probes, node)));
-    parts.retain(|part| !part.is_empty());
-    Ok(parts.join("\n"))
+    Ok(terminal::paragraphs(parts))
 }
 
 /// The faults that the probes found.
 fn probe_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let kinds = [
+    [
         backend_faults,
         missing_handlers,
         other_kinds,
         other_drivers,
         common_pods,
         shared,
-    ];
-    kinds.map(|faults| faults(table, probes)).concat()
+    ]
+    .map(|faults| faults(table, probes))
+    .concat()
 }
 
 /// The problems that the probes found: the faults and the warnings.
@@ -158,12 +158,10 @@ pub(super) fn problems(
     probes: Option<&[Probe]>,
     node: Option<&Node>,
 ) -> Vec<Value> {
-    let wrong = probes
-        .map(|probes| wrong(&config.table, probes))
-        .unwrap_or_default();
-    wrong
-        .iter()
-        .map(|wrong| output::problem(wrong))
+    probes
+        .into_iter()
+        .flat_map(|probes| wrong(&config.table, probes))
+        .map(|wrong| output::problem(&wrong))
         .chain(node.into_iter().flat_map(Node::problems))
         .collect()
 }
@@ -235,26 +233,25 @@ pub(super) fn names(config: &Config) -> String {
 /// The JSON output. The name of a duration or size ends with the unit.
 pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> Value {
     let table = &config.table;
-    let handlers = table
-        .handlers
-        .iter()
-        .map(|row| handler_json(table, row, probes));
+    let handlers = table.handlers.iter().map(|row| {
+        json!({
+            "name": row.name,
+            "backend": backend_of(table, row),
+            "backendHandler": row.backend_handler,
+            "origin": row.origin.as_ref().map(ToString::to_string),
+            "reported": probes.and_then(|probes| reported(table, row, probes)),
+        })
+    });
     let backends = table.backends.iter().map(|backend| {
-        let keys = KEYS
-            .iter()
-            .filter_map(|key| Some(key.json(key.value_of(backend)?)));
         let rest = json!({
             "name": backend.name,
             "origin": backend.origin.as_ref().map(ToString::to_string),
             "probe": probes.and_then(|probes| probe_of(table, probes, backend.id)).map(probe_json),
         });
-        with_keys(rest, keys)
+        with_keys(rest, |key| key.value_of(backend))
     });
     // The name of a file may be invalid UTF-8, which JSON cannot contain.
     let files = config.files.iter().map(|file| file.display().to_string());
-    let keys = KEYS
-        .iter()
-        .filter_map(|key| Some(key.json(key.value(config)?)));
     let rest = json!({
         "problems": problems(config, probes, node),
         "moreProblems": 0,
@@ -267,13 +264,13 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node
         "consequences": probes.map(|probes| consequences::of(&answered(table, probes))),
         "node": node.map(Node::json),
     });
-    with_keys(rest, keys)
+    with_keys(rest, |key| key.value(config))
 }
 
-/// `object` with the values of these configuration keys as further fields.
-fn with_keys(mut object: Value, keys: impl Iterator<Item = (String, Value)>) -> Value {
+/// `object` with the values of the configuration keys that have one here as further fields.
+fn with_keys(mut object: Value, value: impl Fn(&Key) -> Option<ConfigValue>) -> Value {
     if let Some(fields) = object.as_object_mut() {
-        fields.extend(keys);
+        fields.extend(KEYS.iter().filter_map(|key| Some(key.json(value(key)?))));
     }
     object
 }
@@ -316,24 +313,19 @@ fn default_directory(config: &Config, key: &str) -> Option<String> {
 
 fn handlers(table: &Table, is_wide: bool) -> anyhow::Result<String> {
     let rows = table.handlers.iter().map(|row| {
+        let called = match row.backend_handler.as_str() {
+            "" => "(its own default)",
+            name => name,
+        };
         [
             row.name.clone(),
             backend_of(table, row),
-            match row.backend_handler.as_str() {
-                "" => "(its own default)",
-                name => name,
-            }
-            .to_owned(),
+            called.to_owned(),
             origin(row.origin.as_ref()),
         ]
     });
-    columns(
-        shown(
-            &["HANDLER", "BACKEND", "BACKEND HANDLER", "ORIGIN"],
-            is_wide,
-        ),
-        rows,
-    )
+    let header = ["HANDLER", "BACKEND", "BACKEND HANDLER", "ORIGIN"];
+    columns(shown(&header, is_wide), rows)
 }
 
 /// The columns to show: only a wide table has `ORIGIN`, the last column.
@@ -361,86 +353,55 @@ fn backends(table: &Table, is_wide: bool) -> anyhow::Result<String> {
             origin(backend.origin.as_ref()),
         ]
     });
-    let header = [
-        "BACKEND",
-        "HANDLERS",
-        "LIST TIMEOUT",
-        "STATS TIMEOUT",
-        "AUTO-REGISTER",
-        "SOCKET",
-        "ORIGIN",
-    ];
-    columns(shown(&header, is_wide), rows)
+    columns(shown(&BACKENDS, is_wide), rows)
 }
 
 fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
-    let rows = table
-        .backends
-        .iter()
-        .zip(probes)
-        .map(|(backend, probe)| match probe {
+    let rows = table.backends.iter().zip(probes).map(|(backend, probe)| {
+        // A line below the table has the cause of a failure.
+        let [runtime, driver, handlers] = match probe {
             Ok(found) => [
-                backend.name.clone(),
                 format!("{} {}", found.runtime, found.version),
                 found.cgroup_driver.unwrap_or_default().to_owned(),
                 found.handler_names().join(" "),
             ],
-            // A line below the table has the cause.
-            Err(_) => [
-                backend.name.clone(),
-                "probe failed".to_owned(),
-                String::new(),
-                String::new(),
-            ],
-        });
+            Err(_) => ["probe failed", "", ""].map(str::to_owned),
+        };
+        [backend.name.clone(), runtime, driver, handlers]
+    });
     columns(&["BACKEND", "RUNTIME", "CGROUPS", "HANDLERS"], rows)
 }
 
 fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
-    let mut rows = Vec::new();
-    for (backend, found) in answered(table, probes) {
-        for condition in &found.conditions {
-            rows.push([
-                backend.to_owned(),
-                condition.r#type.clone(),
-                condition.status.to_string(),
-                format!("{} {}", condition.reason, condition.message)
-                    .trim()
-                    .to_owned(),
-            ]);
-        }
-    }
-    if rows.is_empty() {
-        return Ok(String::new());
-    }
-    columns(&["BACKEND", "CONDITION", "STATUS", "REASON"], rows)
+    let rows = answered(table, probes)
+        .into_iter()
+        .flat_map(|(backend, found)| found.conditions.iter().map(move |it| (backend, it)))
+        .map(|(backend, it)| {
+            let why = format!("{} {}", it.reason, it.message);
+            [backend, &it.r#type, &it.status.to_string(), why.trim()].map(str::to_owned)
+        });
+    columns_if_any(&["BACKEND", "CONDITION", "STATUS", "REASON"], rows)
 }
 
 /// Why backends can start no pods.
 fn backend_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let mut faults = Vec::new();
-    for (backend, probe) in table.backends.iter().zip(probes) {
-        for what in probe::faults(probe) {
-            faults.push(format!("{}: {what}", probe::place(backend)));
-        }
-    }
-    faults
+    probe::faults(&table.backends, probes)
+        .map(|(place, what)| format!("{place}: {what}"))
+        .collect()
 }
 
 /// The other RPCs that each backend lacks.
 fn lacking_optional(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let mut lines = Vec::new();
-    for (name, found) in answered(table, probes) {
-        let mut rpcs = found.lacking.clone();
-        for required in found.lacking_required() {
-            rpcs.remove(required);
-        }
-        if !rpcs.is_empty() {
-            let rpcs = Vec::from_iter(rpcs).join(", ");
-            lines.push(format!("backend {name:?} lacks {rpcs}"));
-        }
-    }
-    lines
+    answered(table, probes)
+        .into_iter()
+        .map(|(name, found)| {
+            let mut rpcs = Vec::from_iter(found.lacking.iter().copied());
+            rpcs.retain(|rpc| !found.lacking_required().contains(rpc));
+            (name, rpcs)
+        })
+        .filter(|(_, rpcs)| !rpcs.is_empty())
+        .map(|(name, rpcs)| format!("backend {name:?} lacks {}", rpcs.join(", ")))
+        .collect()
 }
 
 fn missing_handlers(table: &Table, probes: &[Probe]) -> Vec<String> {
@@ -456,21 +417,23 @@ fn missing_handlers(table: &Table, probes: &[Probe]) -> Vec<String> {
 /// matters here, and a wrapper of one may start the other.
 fn other_kinds(table: &Table, probes: &[Probe]) -> Vec<String> {
     let plain = [RuntimeKind::Runc, RuntimeKind::Crun];
-    let others = table.handlers.iter().filter_map(|row| {
-        let kind = row.kind.filter(|kind| *kind != RuntimeKind::Other)?;
-        let found = probe_of(table, probes, row.backend)?.as_ref().ok()?;
-        let started = found.runtime(&row.backend_handler)?.kind?;
-        let is_same = kind == started || plain.contains(&kind) && plain.contains(&started);
-        (!is_same).then(|| {
+    table
+        .handlers
+        .iter()
+        .filter_map(|row| {
+            let kind = row.kind.filter(|kind| *kind != RuntimeKind::Other)?;
+            let found = probe_of(table, probes, row.backend)?.as_ref().ok()?;
+            let started = found.runtime(&row.backend_handler)?.kind?;
+            let is_same = kind == started || plain.contains(&kind) && plain.contains(&started);
+            (!is_same).then(|| (&row.name, kind, started.title()))
+        })
+        .map(|(name, kind, started)| {
             format!(
-                "handler {:?}: its row has kind = {:?}, but the backend starts {}; try removing `kind`",
-                row.name,
-                kind.as_ref(),
-                started.title()
+                "handler {name:?}: its row has kind = {:?}, but the backend starts {started}; try removing `kind`",
+                kind.as_ref()
             )
         })
-    });
-    others.collect()
+        .collect()
 }
 
 fn other_drivers(table: &Table, probes: &[Probe]) -> Vec<String> {
@@ -490,32 +453,32 @@ fn shared(table: &Table, probes: &[Probe]) -> Vec<String> {
 }
 
 fn common_pods(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let both = with_common_pods(table, probes).into_iter();
-    both.map(|(one, other, pods)| {
-        format!("backends {one:?} and {other:?} both list the same {}; if both sockets belong to one runtime, configure one backend for both", counted(pods, "pod"))
-    })
-    .collect()
+    with_common_pods(table, probes)
+        .into_iter()
+        .map(|(one, other, pods)| {
+            format!(
+                "backends {one:?} and {other:?} both list the same {}; if both sockets belong to one runtime, configure one \
+                 backend for both",
+                counted(pods, "pod")
+            )
+        })
+        .collect()
 }
 
 fn unexpected_users(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let mut lines = Vec::new();
-    for (backend, probe) in table.backends.iter().zip(probes) {
-        if let Some(uid) = probe.as_ref().ok().and_then(|found| found.unexpected_user) {
-            let what = wording::unexpected_user(uid);
-            lines.push(format!("{}: {what}", probe::place(backend)));
-        }
-    }
-    lines
-}
-
-fn handler_json(table: &Table, row: &Handler, probes: Option<&[Probe]>) -> Value {
-    json!({
-        "name": row.name,
-        "backend": backend_of(table, row),
-        "backendHandler": row.backend_handler,
-        "origin": row.origin.as_ref().map(ToString::to_string),
-        "reported": probes.and_then(|probes| reported(table, row, probes)),
-    })
+    table
+        .backends
+        .iter()
+        .zip(probes)
+        .filter_map(|(backend, probe)| Some((backend, probe.as_ref().ok()?.unexpected_user?)))
+        .map(|(backend, uid)| {
+            format!(
+                "{}: {}",
+                probe::place(backend),
+                wording::unexpected_user(uid)
+            )
+        })
+        .collect()
 }
 
 fn probe_json(probe: &Probe) -> Value {

@@ -1,5 +1,6 @@
 //! criswitchd, the program of the daemon, which is installed in the same directory as this program.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{self, Output};
@@ -53,9 +54,7 @@ pub(super) fn serves() -> anyhow::Error {
 /// The sentences of the daemon about a start with the configuration at `path`: the lists that would fail, from its
 /// saved state.
 pub(super) fn check(path: &Path) -> Vec<String> {
-    match run(|daemon| {
-        daemon.arg("--check").arg("--config").arg(path);
-    }) {
+    match run(&["--check".as_ref(), "--config".as_ref(), path.as_os_str()]) {
         Ok(output) => lines(&output.stderr),
         Err(error) => vec![format!(
             "not known whether a restart would make lists fail: {error:#}"
@@ -65,9 +64,7 @@ pub(super) fn check(path: &Path) -> Vec<String> {
 
 /// The difference between the versions of the two programs, as a sentence; `None` if they are the same.
 pub(super) fn difference() -> Option<String> {
-    let shown = match run(|daemon| {
-        daemon.arg("--version");
-    }) {
+    let shown = match run(&["--version".as_ref()]) {
         Ok(output) => lines(&output.stdout).concat(),
         Err(error) => return Some(format!("the version of criswitchd is not known: {error:#}")),
     };
@@ -76,9 +73,9 @@ pub(super) fn difference() -> Option<String> {
     })
 }
 
-fn run(set: impl FnOnce(&mut process::Command)) -> anyhow::Result<Output> {
+fn run(arguments: &[&OsStr]) -> anyhow::Result<Output> {
     let mut daemon = process::Command::new(path()?);
-    set(&mut daemon);
+    daemon.args(arguments);
     within(LIMIT, daemon)
 }
 

@@ -29,53 +29,7 @@ use plan::{ConfigPlan, PlannedBackend};
 /// The mode of the written file. Every user may read it, because it has no secrets.
 const MODE: u32 = 0o644;
 
-const RULES: &str = "\
-criswitch asks the sockets at these paths:
-  /run/containerd/containerd.sock                containerd
-  /run/crio/crio.sock                            CRI-O
-  /run/cri-dockerd.sock                          cri-dockerd
-  /run/k3s/containerd/containerd.sock            k3s, RKE2
-  /run/k3s/cri-dockerd/cri-dockerd.sock          k3s with Docker
-  /run/k0s/containerd.sock                       k0s
-  /var/snap/microk8s/common/run/containerd.sock  MicroK8s
-
-If you name sockets, only these become backends, and the command fails
-if one of them does not respond. A note names each other runtime that
-was found, with the number of its pods. --all makes it a backend, too.
-
-criswitch asks all sockets at once and waits at most 3 seconds. Several
-paths to one socket are one backend. A socket of criswitch is not a
-backend.
-
-Rules:
-  Each handler gets one row. If several backends have a handler, the
-  first backend gets it: first the sockets that you name, in their
-  order, then the socket that the kubelet uses now, then the paths
-  above. The other rows are commented out, with the reason.
-
-  The first backend also runs pods without a RuntimeClass. They use
-  the handler that the backend reports as its default, else its only
-  handler. If neither is known, the row has the backend's name and
-  handler = \"\": the backend chooses the handler.
-
-  If the runtime does not report its handlers but reports its
-  configuration, as containerd does, each handler in that configuration
-  gets a row. A runtime that reports neither gets one row, with its own
-  name and handler = \"\".
-
-  Problems are listed at the head of the file: different cgroup
-  drivers, sockets that do not respond, runtimes that are not ready.
-  They are also listed on standard error, unless the file is printed on
-  a terminal.
-
-Examples:
-  criswitch discover            print a configuration
-  criswitch discover /run/kata/containerd.sock
-                                of this socket only
-  criswitch discover --all /run/kata/containerd.sock
-                                and of all that are found
-  criswitch discover --write /etc/criswitch/found.toml
-                                write to a new file";
+const RULES: &str = include_str!("help/discover.txt").trim_ascii_end();
 
 /// The arguments of `criswitch discover`.
 #[derive(Args)]

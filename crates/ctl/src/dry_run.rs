@@ -63,22 +63,17 @@ fn of_changes(plan: &PlanReloadResponse, changes: &Changes) -> Vec<String> {
         (false, false) => Some(REST),
         (true, false) => None,
     };
-    let mut all: Vec<_> = heading.map(str::to_owned).into_iter().collect();
-    all.extend_from_slice(lines);
-    all
+    let heading = heading.map(str::to_owned);
+    heading.into_iter().chain(lines.iter().cloned()).collect()
 }
 
 fn of_undo(undo: &Undo) -> String {
-    let Undo {
-        what,
-        complete,
-        effect,
-    } = undo;
-    if *complete {
-        format!("{what}: {effect}")
+    let how = if undo.complete {
+        ""
     } else {
-        format!("{what} cannot be undone completely: {effect}")
-    }
+        " cannot be undone completely"
+    };
+    format!("{}{how}: {}", undo.what, undo.effect)
 }
 
 fn shown(lines: impl IntoIterator<Item = String>) -> Shown {

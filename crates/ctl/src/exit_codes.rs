@@ -70,14 +70,10 @@ pub(super) fn shown(command: Command) -> Command {
 
 fn shown_on(command: Command, page: &str) -> Command {
     let codes = exit::list(of(page));
-    let after = |help: Option<&StyledStr>| match help {
-        Some(help) => StyledStr::from(format!("{help}\n\n{codes}")),
-        None => StyledStr::from(&codes),
-    };
-    let short = after(command.get_after_help());
-    let long = command.get_after_long_help().map(|it| after(Some(it)));
+    let [short, long] = [command.get_after_help(), command.get_after_long_help()]
+        .map(|help| help.map(|help| StyledStr::from(format!("{help}\n\n{codes}"))));
     command
-        .after_help(short)
+        .after_help(short.unwrap_or_else(|| StyledStr::from(&codes)))
         .after_long_help(Resettable::from(long))
         .mut_subcommands(|its| {
             let page = format!("{page}-{}", its.get_name());

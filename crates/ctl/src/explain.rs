@@ -86,11 +86,7 @@ impl ExplainArguments {
             Some(encoding) => encoding.document(fits.json())?,
             None => fits.text()?.into(),
         })?;
-        if fits.is_fine() {
-            Ok(Verdict::Fine)
-        } else {
-            Ok(Verdict::NotFine)
-        }
+        Ok(Verdict::of(fits.is_fine()))
     }
 
     fn explain_running(&self, subject: &str) -> anyhow::Result<Verdict> {

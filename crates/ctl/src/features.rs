@@ -28,18 +28,18 @@ pub(super) fn lines(table: &Table, probes: &[Probe]) -> Vec<String> {
 
 /// One line for each backend with features of a later version of the CRI.
 pub(super) fn unknown(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let reported = answered(table, probes)
+    answered(table, probes)
         .into_iter()
         .map(|(name, found)| (name, found.unknown_feature_names().join(", ")))
-        .filter(|(_, unknown)| !unknown.is_empty());
-    let lines = reported.map(|(name, unknown)| {
-        format!(
-            "backend {name:?} reports features that this version of criswitch does not know: {unknown}. The node has a \
-             feature of RuntimeFeatures if all backends with handlers report it. A feature of RuntimeHandlerFeatures \
-             passes unchanged."
-        )
-    });
-    lines.collect()
+        .filter(|(_, unknown)| !unknown.is_empty())
+        .map(|(name, unknown)| {
+            format!(
+                "backend {name:?} reports features that this version of criswitch does not know: {unknown}. The node has a \
+                 feature of RuntimeFeatures if all backends with handlers report it. A feature of RuntimeHandlerFeatures \
+                 passes unchanged."
+            )
+        })
+        .collect()
 }
 
 /// The facts of [`lines`].
@@ -49,19 +49,16 @@ pub(super) fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<Lack<'a>> 
         // The CRI has one value for all handlers of the other features, so the node has such a feature only if all
         // backends have it.
         let (backends, handlers) = if OF_HANDLER.iter().any(|it| it.name == feature) {
-            let (_, without) = parted(rows(table, probes), |(row, _, found)| {
+            let without = lacking(rows(table, probes), |(row, _, found)| {
                 found.features_of(&row.backend_handler).contains(&feature)
             })?;
             let handlers = without.iter().map(|(row, ..)| row.name.as_str()).collect();
-            (
-                without.into_iter().map(|(_, name, _)| name).collect(),
-                Some(handlers),
-            )
+            (without.iter().map(|it| it.1).collect(), Some(handlers))
         } else {
-            let (_, without) = parted(backends(table, probes), |(_, found)| {
+            let without = lacking(backends(table, probes), |(_, found)| {
                 found.feature_names().contains(&feature)
             })?;
-            (without.into_iter().map(|(name, _)| name).collect(), None)
+            (without.iter().map(|it| it.0).collect(), None)
         };
         Some(Lack {
             feature,
@@ -73,10 +70,10 @@ pub(super) fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<Lack<'a>> 
     lacks.collect()
 }
 
-/// The items for which `has` is true, and the rest; `None` if either part is empty.
-fn parted<T>(all: impl Iterator<Item = T>, has: impl Fn(&T) -> bool) -> Option<(Vec<T>, Vec<T>)> {
+/// The items for which `has` is false; `None` if it is the same for all.
+fn lacking<T>(all: impl Iterator<Item = T>, has: impl Fn(&T) -> bool) -> Option<Vec<T>> {
     let (with, without): (Vec<T>, Vec<T>) = all.partition(has);
-    (!with.is_empty() && !without.is_empty()).then_some((with, without))
+    (!with.is_empty() && !without.is_empty()).then_some(without)
 }
 
 /// The names and answers of the backends that answered the probe and may get new pods.
@@ -107,10 +104,7 @@ impl Lack<'_> {
     fn line(&self) -> String {
         let (feature, limit) = (self.feature, self.limit);
         let cause = match &self.handlers {
-            None => format!(
-                "on the node because of {}",
-                named("backend", self.backends.iter())
-            ),
+            None => "on the node because of ".to_owned() + &named("backend", self.backends.iter()),
             Some(handlers) => {
                 let handlers = named("handler", handlers.iter());
                 format!("for {handlers}, whose backend does not report it")

@@ -72,13 +72,18 @@ impl Health {
         if text.len() <= LONGEST_LINE {
             return text;
         }
-        let mut lines = String::new();
-        for reason in &self.verdict.reasons {
-            lines += &format!("\n  {}", plain(reason));
-        }
-        for problem in &self.restart {
-            lines += &format!("\n  {}", plain(&format!("a restart would fail: {problem}")));
-        }
+        let restart = self
+            .restart
+            .iter()
+            .map(|problem| format!("a restart would fail: {problem}"));
+        let lines: String = self
+            .verdict
+            .reasons
+            .iter()
+            .cloned()
+            .chain(restart)
+            .map(|line| format!("\n  {}", plain(&line)))
+            .collect();
         let problems = counted(self.verdict.reasons.len() + self.restart.len(), "problem");
         match self.verdict.backends.as_slice() {
             [] => format!("{problems}{lines}"),

@@ -6,14 +6,13 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use criswitch_client::arguments::Daemon;
 use criswitch_client::exit::Verdict;
-use criswitch_client::output;
-use criswitch_client::output::{Output, remove_nulls};
+use criswitch_client::output::{self, Output, remove_nulls};
 use criswitch_client::program::block_on;
-use criswitch_client::terminal::print;
-use criswitch_client::terminal::{self, Shown};
+use criswitch_client::terminal::{self, Shown, print};
 use criswitch_config::labels_file::{self, feature_file};
 use criswitch_cri::codec::admin::NodeLabels;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, json};
 
 #[derive(Args)]
 pub(super) struct LabelsArguments {
@@ -47,9 +46,10 @@ enum Template {
 }
 
 /// A taint of a node.
-#[derive(Clone)]
+#[derive(Clone, Serialize)]
 struct Taint {
     key: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     value: String,
     effect: String,
 }
@@ -105,7 +105,6 @@ impl Template {
             }
             Template::Karpenter => {
                 let labels = labels.map(|(key, value)| (key.clone(), json!(value)));
-                let taints: Vec<_> = taints.iter().map(Taint::json).collect();
                 let mut pool = json!({ "spec": { "template": {
                     "metadata": { "labels": Map::from_iter(labels) },
                     "spec": (!taints.is_empty()).then(|| json!({ "taints": taints })),
@@ -113,16 +112,6 @@ impl Template {
                 remove_nulls(&mut pool);
                 Ok(serde_saphyr::to_string(&pool)?)
             }
-        }
-    }
-}
-
-impl Taint {
-    fn json(&self) -> Value {
-        let Taint { key, value, effect } = self;
-        match value.as_str() {
-            "" => json!({ "key": key, "effect": effect }),
-            value => json!({ "key": key, "value": value, "effect": effect }),
         }
     }
 }
@@ -161,26 +150,19 @@ async fn ask(daemon: &Daemon) -> anyhow::Result<NodeLabels> {
 /// A command for each label. A command that fails, for example because an admission rule rejects the label, does not
 /// prevent the others.
 fn kubectl(node: &str, labels: &NodeLabels) -> Shown {
-    let mut lines = String::new();
-    for (key, value) in &labels.labels {
-        lines += &format!("kubectl label --overwrite node {node} {key}={value}\n");
-    }
-    lines.into()
+    let commands = labels
+        .labels
+        .iter()
+        .map(|(key, value)| format!("kubectl label --overwrite node {node} {key}={value}"));
+    output::names(commands).into()
 }
 
 /// The name of a node is a DNS name. A shell may read the commands, so other characters are rejected.
 fn node(text: &str) -> Result<String, String> {
-    if !text.is_empty()
-        && !text.starts_with('-')
-        && text
-            .bytes()
-            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'))
-    {
-        Ok(text.to_owned())
-    } else {
-        Err(
-            "not the name of a node; a name has a-z, 0-9, \"-\" and \".\"; try a name of `kubectl get nodes`"
-                .to_owned(),
-        )
-    }
+    let mut bytes = text.bytes();
+    let has_only = bytes.all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'));
+    let wrong = "not the name of a node; a name has a-z, 0-9, \"-\" and \".\"; try a name of `kubectl get nodes`";
+    (has_only && !text.is_empty() && !text.starts_with('-'))
+        .then(|| text.to_owned())
+        .ok_or_else(|| wrong.to_owned())
 }

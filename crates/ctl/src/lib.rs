@@ -42,28 +42,9 @@ use criswitch_node::NodeCommand;
 const WIDTH: usize = 80;
 
 // The manual page indents the lines of `EXAMPLES` and does not wrap them, so a line has at most 70 columns.
-const EXAMPLES: &str = "\
-Examples:
-  criswitch discover        print a configuration for this node
-  criswitch check           report every mistake, or show the handlers
-  criswitch check --probe   also ask each backend
-  criswitch check --node    also check kubelet, crictl and sockets
-  criswitch check -o json   print the result as JSON
-  criswitch node plan       show how this node would be set up
-  criswitch reload          apply a changed configuration
-  criswitch try --all       start a pod of each handler
-  criswitch status --watch  show the status every 2 seconds
-  criswitch pods -o wide --backend old
-  criswitch explain -f pod.yaml
-  criswitch manifests | kubectl apply -f -
-  criswitch man | man -l -
-  crictl -r unix:///run/criswitch/criswitch.sock pods";
+const EXAMPLES: &str = include_str!("help/criswitch.txt").trim_ascii_end();
 
-const EXPLAIN_EXAMPLES: &str = "\
-Examples:
-  criswitch explain gvisor         the handler, its features and pods
-  criswitch explain default/web    where the pod is, or why it is not
-  criswitch explain -f pod.yaml    which handlers can run the pod";
+const EXPLAIN_EXAMPLES: &str = include_str!("help/explain.txt").trim_ascii_end();
 
 /// One CRI socket in front of several container runtimes: each pod runs in the runtime of its RuntimeClass.
 #[derive(Parser)]
@@ -138,38 +119,20 @@ pub fn run() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return usage(&error),
     }
-    let parsed = exit_codes::shown(Cli::command()).try_get_matches();
-    let command = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(cli) => cli.command,
+    let parsed = exit_codes::shown(Cli::command())
+        .try_get_matches()
+        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, Encoding::of(&matches))));
+    let (cli, encoding) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => return usage(&error),
     };
-    let encoding = command.encoding();
-    match command.run() {
+    match cli.command.run() {
         Ok(verdict) => ExitCode::from(verdict as u8),
         Err(error) => failed(&error, encoding),
     }
 }
 
 impl Command {
-    /// The JSON or YAML encoding that the user has selected; `None` for text output.
-    fn encoding(&self) -> Option<Encoding> {
-        match self {
-            Command::Status(status) => status.output.encoding(),
-            Command::Pods(pods) => pods.output.encoding(),
-            Command::Check(check) => check.output.encoding(),
-            Command::Routes(output) => output.encoding(),
-            Command::Reload(reload) => reload.output.encoding(),
-            Command::Discover(discover) => discover.output.encoding(),
-            Command::Try(trial) => trial.output.encoding(),
-            Command::Manifests(manifests) => manifests.output.encoding(),
-            Command::Labels(labels) => labels.output.encoding(),
-            Command::Explain(explain) => explain.output.encoding(),
-            Command::Node(command) => command.encoding(),
-            Command::Version(output) => output.encoding(),
-            _ => None,
-        }
-    }
-
     fn run(self) -> anyhow::Result<Verdict> {
         match self {
             Command::Serve { .. } => Err(daemon::serves()),
@@ -186,10 +149,7 @@ impl Command {
             Command::Labels(labels) => labels.run(),
             Command::Routes(output) => print(routes::shown(&output)?),
             Command::Completions { shell, daemon } => print(complete::script(shell, daemon)?),
-            Command::Man { folder: None } => print(man::page(Cli::command())?),
-            Command::Man {
-                folder: Some(folder),
-            } => man::pages(Cli::command(), &folder).map(|()| Verdict::Fine),
+            Command::Man { folder } => man::run(Cli::command(), folder.as_deref()),
             Command::Bundle(bundle) => bundle.run(),
             Command::Version(output) => print(version::shown(&output)?),
         }

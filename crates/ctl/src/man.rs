@@ -18,7 +18,8 @@ use criswitch_config::exit::ExitCodes;
 use criswitch_config::keys::{TABLES, of_table};
 use criswitch_config::options::DAEMON_CODES;
 
-use criswitch_client::exit::USAGE;
+use criswitch_client::exit::{USAGE, Verdict};
+use criswitch_client::terminal::print;
 
 use super::{daemon, exit_codes};
 
@@ -50,19 +51,16 @@ const DOCUMENTED: &str = include_str!("../../../docs/commands.md");
 /// A block of the help that begins with [`EXAMPLES`] becomes a section of the manual page.
 const EXAMPLES: &str = "Examples:\n";
 
-struct ManPage {
-    file: String,
-    text: String,
-}
+/// The name of the file of a page, and its text.
+type ManPage = (String, String);
 
-/// The manual page criswitch(8).
-pub(super) fn page(command: Command) -> anyhow::Result<String> {
-    Ok(command_page(&complete(command))?.text)
-}
-
-/// Writes the pages of criswitch, its commands and its configuration. Creates `folder` if it is missing.
-pub(super) fn pages(command: Command, folder: &Path) -> anyhow::Result<()> {
+/// Prints the manual page criswitch(8), or writes the pages of criswitch, its commands and its configuration. Creates
+/// `folder` if it is missing.
+pub(super) fn run(command: Command, folder: Option<&Path>) -> anyhow::Result<Verdict> {
     let command = complete(command);
+    let Some(folder) = folder else {
+        return print(command_page(&command)?.1);
+    };
     let mut written = command
         .get_subcommands()
         .filter(|its| !its.is_hide_set())
@@ -70,10 +68,11 @@ pub(super) fn pages(command: Command, folder: &Path) -> anyhow::Result<()> {
         .chain([&command])
         .map(command_page)
         .chain([daemon_page(), configuration_page()])
-        .map(|page| page.and_then(|page| fs::write(folder.join(page.file), page.text)));
+        .map(|page| page.and_then(|(file, text)| fs::write(folder.join(file), text)));
     fs::create_dir_all(folder)
         .and_then(|()| written.try_for_each(|written| written))
-        .with_context(|| format!("cannot write to {}", folder.display()))
+        .with_context(|| format!("cannot write to {}", folder.display()))?;
+    Ok(Verdict::Fine)
 }
 
 /// The command with the parts that clap generates, except for the subcommand `help`.
@@ -132,12 +131,11 @@ fn without_links(mut markdown: &str) -> String {
 fn description(command: &Command, own: &str, help: &str) -> String {
     let about = command.get_about().map(ToString::to_string);
     let first = format!("{}. {own}", about.unwrap_or_default());
-    let rest = help
-        .split_terminator("\n\n")
-        .filter(|block| !block.starts_with(EXAMPLES));
-    rest.fold(first.trim_end().to_owned(), |text, block| {
-        text + "\n\n" + block
-    })
+    help.split_terminator("\n\n")
+        .filter(|block| !block.starts_with(EXAMPLES))
+        .fold(first.trim_end().to_owned(), |text, block| {
+            text + "\n\n" + block
+        })
 }
 
 /// The command without the parts that clap_mangen would show in the sections EXTRA and VERSION.
@@ -156,12 +154,16 @@ fn plain(mut command: Command) -> Command {
 
 /// The page criswitchd(8).
 fn daemon_page() -> io::Result<ManPage> {
-    let mut command = daemon::command();
+    let command = daemon::command();
     let description = description(&command, DAEMON, "");
-    command = command.long_about(description);
     let mut sections = Roff::new();
     exit_status(&mut sections, &DAEMON_CODES);
-    page_of(command, COMMANDS, DAEMON_SECTIONS, sections)
+    page_of(
+        command.long_about(description),
+        COMMANDS,
+        DAEMON_SECTIONS,
+        sections,
+    )
 }
 
 fn configuration_page() -> io::Result<ManPage> {
@@ -239,9 +241,8 @@ fn page_of(
         .flat_map(|(other, section)| [roman(", "), bold(*other), roman(*section)]);
     sections.control("SH", ["SEE ALSO"]);
     sections.text(others.skip(1).collect::<Vec<_>>());
-    let title = name.to_uppercase();
-    let man = Man::new(command)
-        .title(title)
+    let man = Man::new(command.clone())
+        .title(name.to_uppercase())
         .section(section)
         .date(DATE)
         .source(SOURCE)
@@ -252,8 +253,5 @@ fn page_of(
     sections.to_writer(&mut text)?;
     // clap_mangen adds a line break before and after an empty line. mandoc warns about these line breaks.
     let text = String::from_utf8_lossy(&text).replace(".br\n\n.br\n", ".sp\n");
-    Ok(ManPage {
-        file: man.get_filename(),
-        text,
-    })
+    Ok((man.get_filename(), text))
 }

@@ -1,7 +1,5 @@
 //! `criswitch manifests`: a RuntimeClass for each handler of the table, or admission policies. Calls no backend.
 
-mod default_class;
-mod metadata;
 pub(super) mod policy;
 
 use std::path::{Path, PathBuf};
@@ -12,18 +10,21 @@ use clap::{Args, ValueEnum};
 use criswitch_client::arguments::File;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{Encoding, Output, remove_nulls};
-use criswitch_client::program::block_on;
-use criswitch_client::program::output;
+use criswitch_client::program::{block_on, output};
 use criswitch_client::terminal::{self, print};
 use criswitch_config::labels_file::handler_key;
 use criswitch_config::{Config, Handler, Table, Toleration};
 use criswitch_platform::paths::NODE_LABELS;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::explain;
-use metadata::metadata;
+
+/// The MutatingAdmissionPolicy that gives the pods of a labelled namespace a RuntimeClass, and its binding.
+const DEFAULT_CLASS: &str = include_str!("manifests/default-class.yaml");
+/// The labels of every object. Their value is `criswitch`.
+const LABELS: [&str; 2] = ["app.kubernetes.io/managed-by", "app.kubernetes.io/part-of"];
 
 /// The arguments of `criswitch manifests`.
 #[derive(Args)]
@@ -71,7 +72,7 @@ impl ManifestsArguments {
             (None, None) => String::new(),
         };
         print(match self.output.encoding() {
-            Some(Encoding::Json) => objects.json(&config),
+            Some(Encoding::Json) => objects.json(&config)?,
             _ => objects.yaml(&config)?,
         })?;
         // `kubectl apply -f -` reads standard output, so warnings go to standard error.
@@ -96,24 +97,24 @@ pub(super) enum Objects {
 }
 
 impl Objects {
-    fn of(self, config: &Config) -> Vec<Value> {
+    fn of(self, config: &Config) -> anyhow::Result<Vec<Value>> {
         let rows = config.table.handlers.iter();
-        match self {
+        Ok(match self {
             Objects::RuntimeClasses => rows.map(|row| runtime_class(row, config)).collect(),
             Objects::Policies => policy::objects(&config.table),
-            Objects::DefaultClass => default_class::objects().to_vec(),
-        }
+            Objects::DefaultClass => serde_saphyr::from_multiple(DEFAULT_CLASS)?,
+        })
     }
 
     /// The objects as YAML documents, for `kubectl apply -f -`.
     pub(super) fn yaml(self, config: &Config) -> anyhow::Result<String> {
-        Ok(serde_saphyr::to_string_multiple(&self.of(config))?)
+        Ok(serde_saphyr::to_string_multiple(&self.of(config)?)?)
     }
 
     /// The objects as one JSON list, which kubectl accepts too.
-    pub(super) fn json(self, config: &Config) -> String {
-        let list = json!({ "apiVersion": "v1", "kind": "List", "items": self.of(config) });
-        format!("{list:#}\n")
+    pub(super) fn json(self, config: &Config) -> anyhow::Result<String> {
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": self.of(config)? });
+        Ok(format!("{list:#}\n"))
     }
 
     /// One line for each handler or backend that the objects omit, and for each RuntimeClass without a label.
@@ -207,35 +208,42 @@ fn is_class(object: &Value) -> bool {
 
 /// One line for each handler whose name is too long for a label.
 fn unlabelled(config: &Config) -> String {
-    let names = config
+    config
         .table
         .handlers
         .iter()
-        .filter(|row| config.labels_file.is_some() && handler_key(&row.name).is_none())
-        .map(|row| &row.name);
-    names.map(|name| {
-        format!(
-            "criswitch: the RuntimeClass of handler {name:?} selects no label, because the name is too long for a label; use a \
-             name of at most 55 characters, or node_selector\n"
-        )
-    })
-    .collect()
+        .map(|row| &row.name)
+        .filter(|name| config.labels_file.is_some() && handler_key(name).is_none())
+        .map(|name| {
+            format!(
+                "criswitch: the RuntimeClass of handler {name:?} selects no label, because the name is too long for a label; use \
+                 a name of at most 55 characters, or node_selector\n"
+            )
+        })
+        .collect()
 }
 
 /// One line for each backend with automatically registered handlers. The manifests omit these handlers.
 fn auto_registered(table: &Table) -> String {
-    let names = table
+    table
         .backends
         .iter()
         .filter(|backend| backend.auto_register)
-        .map(|backend| &backend.name);
-    names.map(|name| {
-        format!(
-            "criswitch: the output omits automatically registered handlers of backend {name:?}; add a row under [handlers] \
-             for each one that needs a RuntimeClass\n"
-        )
-    })
-    .collect()
+        .map(|backend| {
+            format!(
+                "criswitch: the output omits automatically registered handlers of backend {:?}; add a row under [handlers] for \
+                 each one that needs a RuntimeClass\n",
+                backend.name
+            )
+        })
+        .collect()
+}
+
+/// The name of an object, and the labels with which `kubectl apply --prune` and `kubectl delete` select all objects of
+/// criswitch.
+fn metadata(name: &str) -> Value {
+    let labels = LABELS.map(|key| (key.to_owned(), json!("criswitch")));
+    json!({ "name": name, "labels": Map::from_iter(labels) })
 }
 
 /// A RuntimeClass (node.k8s.io/v1) of Kubernetes 1.37.
@@ -254,10 +262,8 @@ fn runtime_class(row: &Handler, config: &Config) -> Value {
 }
 
 fn scheduling(row: &Handler, config: &Config) -> Option<Value> {
-    let (mut selector, tolerations) = (
-        row.scheduling.node_selector.clone(),
-        &row.scheduling.tolerations,
-    );
+    let tolerations: Vec<_> = row.scheduling.tolerations.iter().map(toleration).collect();
+    let mut selector = row.scheduling.node_selector.clone();
     // Without labels on the nodes, pods with this selector would never be scheduled.
     if config.labels_file.is_some()
         && let Some(label) = handler_key(&row.name)
@@ -272,7 +278,6 @@ fn scheduling(row: &Handler, config: &Config) -> Option<Value> {
     if selector.is_empty() && tolerations.is_empty() {
         return None;
     }
-    let tolerations: Vec<Value> = tolerations.iter().map(toleration).collect();
     Some(json!({
         "nodeSelector": (!selector.is_empty()).then_some(selector),
         "tolerations": (!tolerations.is_empty()).then_some(tolerations),

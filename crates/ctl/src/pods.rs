@@ -11,9 +11,8 @@ use criswitch_client::columns::columns;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Encoding, ListOutput};
 use criswitch_client::program::block_on;
-use criswitch_client::running::{Running, handler_of, owners};
-use criswitch_client::terminal::Shown;
-use criswitch_client::terminal::print;
+use criswitch_client::running::{Running, handler_of, owners, unknown_name};
+use criswitch_client::terminal::{Shown, print};
 use criswitch_config::wording::span;
 use criswitch_cri::codec::admin::State;
 use criswitch_cri::codec::cri::{PodSandbox, PodSandboxState};
@@ -24,17 +23,9 @@ use super::watch::watch;
 
 /// The number of characters of an id in a table. crictl shows the same number.
 const ID_LENGTH: usize = 13;
-const HEADER: [&str; 9] = [
-    "HANDLER",
-    "BACKEND",
-    "STATE",
-    "AGE",
-    "ID",
-    "NAMESPACE/NAME",
-    "UID",
-    "ATTEMPT",
-    "CREATED",
-];
+#[rustfmt::skip]
+const HEADER: [&str; 9] =
+    ["HANDLER", "BACKEND", "STATE", "AGE", "ID", "NAMESPACE/NAME", "UID", "ATTEMPT", "CREATED"];
 /// The number of columns in a table without `-o wide`.
 const NARROW: usize = 6;
 
@@ -193,11 +184,8 @@ fn found(
 fn one_of(kind: &str, wanted: Option<&str>, known: BTreeSet<&str>) -> anyhow::Result<()> {
     match wanted {
         Some(wanted) if !known.contains(wanted) => {
-            let known: Vec<&str> = known.into_iter().filter(|name| !name.is_empty()).collect();
-            bail!(
-                "no {kind} is named {wanted:?}; the {kind}s are: {}",
-                known.join(", ")
-            )
+            let known = known.into_iter().filter(|name| !name.is_empty());
+            bail!(unknown_name(kind, wanted, known))
         }
         _ => Ok(()),
     }
@@ -205,18 +193,13 @@ fn one_of(kind: &str, wanted: Option<&str>, known: BTreeSet<&str>) -> anyhow::Re
 
 impl OwnedPod {
     fn namespace(&self) -> &str {
-        self.pod
-            .metadata
-            .as_ref()
-            .map_or("", |metadata| metadata.namespace.as_str())
+        let metadata = self.pod.metadata.as_ref();
+        metadata.map_or("", |metadata| &metadata.namespace)
     }
 
     fn name(&self) -> String {
-        let name = self
-            .pod
-            .metadata
-            .as_ref()
-            .map_or("", |metadata| metadata.name.as_str());
+        let metadata = self.pod.metadata.as_ref();
+        let name = metadata.map_or("", |metadata| &metadata.name);
         format!("{}/{name}", self.namespace())
     }
 
@@ -245,12 +228,12 @@ impl OwnedPod {
             .created()
             .map(|created| span(created.elapsed().unwrap_or_default()));
         let id_length = if is_wide { usize::MAX } else { ID_LENGTH };
+        let handler = match self.handler.as_str() {
+            own if self.pod.runtime_handler.is_empty() && !own.is_empty() => DEFAULT,
+            handler => handler,
+        };
         [
-            if self.pod.runtime_handler.is_empty() && !self.handler.is_empty() {
-                DEFAULT.to_owned()
-            } else {
-                self.handler.clone()
-            },
+            handler.to_owned(),
             self.backend.clone(),
             format!("{}{cached}", self.state()),
             age.unwrap_or_default(),

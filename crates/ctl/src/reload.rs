@@ -118,10 +118,8 @@ fn problems(response: &ReloadResponse) -> Option<&[Problem]> {
 fn json(response: &ReloadResponse) -> anyhow::Result<Json> {
     let mut json = serde_json::to_value(&response.reload)?;
     if let Some(json) = json.as_object_mut() {
-        json.insert(
-            "problems".to_owned(),
-            json!(problems(response).unwrap_or_default()),
-        );
+        let problems = problems(response).unwrap_or_default();
+        json.insert("problems".to_owned(), json!(problems));
         json.entry("changes").or_insert(Json::Null);
         json.insert(
             "restartProblems".to_owned(),
@@ -136,9 +134,11 @@ fn show(response: &ReloadResponse) -> anyhow::Result<()> {
         Some(reload::Result::Changes(changes)) => changes.lines.as_slice(),
         _ => &[],
     };
-    let mut text = String::new();
-    for line in changes.iter().chain(&response.restart_problems) {
-        text += &terminal::wrapped_first(line);
-    }
-    print(text).map(drop)
+    let lines = changes.iter().chain(&response.restart_problems);
+    print(
+        lines
+            .map(|line| terminal::wrapped_first(line))
+            .collect::<String>(),
+    )
+    .map(drop)
 }

@@ -1,12 +1,10 @@
 //! `criswitch routes`: prints the RPC table in words.
 
-use criswitch_cri::rpc::ROWS;
-
-use serde_json::{Value as Json, json};
-
 use criswitch_client::columns::columns;
 use criswitch_client::output::{self, ListOutput};
 use criswitch_client::terminal::{self, Shown};
+use criswitch_cri::rpc::{ROWS, Row};
+use serde_json::json;
 
 const HEADER: [&str; 6] = ["RPC", "GOES TO", "KEY", "UNKNOWN ID", "OPTIONAL", "REPLY"];
 /// The indentation of the lines below an RPC's name on a terminal.
@@ -14,6 +12,10 @@ const INDENT: &str = "  ";
 
 /// The routes of all RPCs, in the order of the CRI.
 pub(super) fn shown(output: &ListOutput) -> anyhow::Result<Shown> {
+    if let Some(encoding) = output.encoding() {
+        let routes: Vec<_> = ROWS.iter().map(Row::words).collect();
+        return encoding.document(json!({ "routes": routes }));
+    }
     let rows = ROWS.iter().map(|row| {
         let words = row.words();
         [
@@ -25,10 +27,6 @@ pub(super) fn shown(output: &ListOutput) -> anyhow::Result<Shown> {
             words.reply,
         ]
     });
-    if let Some(encoding) = output.encoding() {
-        let routes: Vec<Json> = rows.map(json).collect();
-        return encoding.document(json!({ "routes": routes }));
-    }
     if output.is_names() {
         return Ok(output::names(rows.map(|[rpc, ..]| rpc)).into());
     }
@@ -40,17 +38,6 @@ pub(super) fn shown(output: &ListOutput) -> anyhow::Result<Shown> {
         }
         _ => Ok(columns(&HEADER, rows)?.into()),
     }
-}
-
-fn json([rpc, goes_to, key, unknown_id, optional, reply]: [String; 6]) -> Json {
-    json!({
-        "rpc": rpc,
-        "goesTo": goes_to,
-        "key": key,
-        "unknownId": unknown_id,
-        "optional": !optional.is_empty(),
-        "reply": reply,
-    })
 }
 
 /// The block of lines for an RPC: its name, then one or more indented lines for each other cell that is not empty.

@@ -7,19 +7,16 @@ use std::time::Duration;
 use clap::Args;
 use criswitch_advice::verdict::{is_ready, list_problems};
 use criswitch_client::arguments::Daemon;
-use criswitch_client::columns::{Paint, columns, painted};
+use criswitch_client::columns::{Paint, columns, columns_if_any, painted};
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Encoding, ListOutput};
 use criswitch_client::probe::features_of;
 use criswitch_client::program::block_on;
 use criswitch_client::running::{self, handler_of, owners};
-use criswitch_client::terminal::print;
-use criswitch_client::terminal::{self, Shown, plain};
+use criswitch_client::terminal::{self, Shown, plain, print};
 use criswitch_config::address::Address;
 use criswitch_config::wording::{ago, counted, place, removal, span};
-use criswitch_cri::codec::admin::{
-    Backend, Configuration, Handler, Rejection, Reload, State, reload,
-};
+use criswitch_cri::codec::admin::{Backend, Handler, Rejection, Reload, State, reload};
 use criswitch_cri::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use criswitch_cri::facts::{BACKENDS_READY, NEEDED};
 use criswitch_node::collisions;
@@ -29,21 +26,13 @@ use super::health::Health;
 use super::watch::watch;
 
 /// The columns of the table of backends.
+#[rustfmt::skip]
 const HEADER: [&str; 13] = [
-    "BACKEND",
-    "STATE",
-    "FOR",
-    "PODS",
-    "CONTAINERS",
-    "LIST AGE",
-    "STATS LATE",
-    "IMAGE LIST AGE",
-    "CGROUPS",
-    "TRANSITIONS",
-    "LISTS FROM CACHE",
-    "REPLIES OMITTED",
-    "ITEMS DROPPED",
+    "BACKEND", "STATE", "FOR", "PODS", "CONTAINERS", "LIST AGE", "STATS LATE", "IMAGE LIST AGE", "CGROUPS",
+    "TRANSITIONS", "LISTS FROM CACHE", "REPLIES OMITTED", "ITEMS DROPPED",
 ];
+#[rustfmt::skip]
+const FAILURES: [&str; 6] = ["RECENT FAILURES", "HANDLER", "BACKEND", "TIMES", "LAST", "ERROR"];
 /// The number of columns in the table of backends without `-o wide`.
 const NARROW: usize = 7;
 /// The most lines of the last reload without `-o wide`.
@@ -146,13 +135,10 @@ fn verdict(served: &Served) -> Verdict {
 fn health(daemon: &DaemonStatus) -> Health {
     let unmet = unmet(&daemon.status)
         .filter(|(kind, _)| is_problem(kind))
-        .map(|(kind, message)| format!("{kind} is false: {message}"));
+        .map(|(kind, message)| format!("{kind} is false: {message}"))
+        .collect();
     let unlisted = daemon.pods.as_ref().err();
-    Health::of(
-        &daemon.state,
-        unmet.collect(),
-        unlisted.map(|error| format!("{error:#}")),
-    )
+    Health::of(&daemon.state, unmet, unlisted.map(|it| format!("{it:#}")))
 }
 
 /// Whether a false condition is a problem rather than a note, such as containerd's note of deprecations.
@@ -195,18 +181,11 @@ fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Resul
 
 /// The lines about the configuration files and the last reload.
 fn configuration(state: &State, is_wide: bool) -> String {
-    let Configuration {
-        hash,
-        files,
-        changed,
-        problems,
-        ..
-    } = state.configuration.clone().unwrap_or_default();
-    let mut text = format!("configuration {hash}, {}\n", counted(files.len(), "file"));
-    for file in &files {
-        text += &format!("  {file}\n");
-    }
-    if changed && problems.is_empty() {
+    let its = state.configuration.clone().unwrap_or_default();
+    let count = counted(its.files.len(), "file");
+    let mut text = format!("configuration {}, {count}\n", its.hash);
+    text.extend(its.files.iter().map(|file| format!("  {file}\n")));
+    if its.changed && its.problems.is_empty() {
         text += "the files have changed since criswitch loaded them; to apply the changes: criswitch reload\n";
     }
     let last = match state.reloads.as_ref().and_then(|it| it.last.as_ref()) {
@@ -229,12 +208,14 @@ fn last_reload(last: &Reload, is_wide: bool) -> String {
         None => vec!["no outcome".to_owned()],
     };
     let most = if is_wide { lines.len() } else { RELOAD_LINES };
-    let mut text = String::new();
-    for line in lines.iter().take(most) {
-        let line = line.replace('\n', "\n  ");
-        text += &terminal::wrapped_first(&format!("{before}{line}"));
-        before = "  ".to_owned();
-    }
+    let text: String = lines
+        .iter()
+        .take(most)
+        .map(|line| {
+            let before = std::mem::replace(&mut before, "  ".to_owned());
+            terminal::wrapped_first(&format!("{before}{}", line.replace('\n', "\n  ")))
+        })
+        .collect();
     match lines.len().saturating_sub(most) {
         0 => text,
         more => format!("{text}  ... {} (-o wide)\n", counted(more, "more line")),
@@ -275,8 +256,9 @@ fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
 
 /// The number of seconds as text; empty if the number is unknown.
 fn seconds(seconds: Option<u64>) -> String {
-    let time = seconds.map(Duration::from_secs);
-    time.map(span).unwrap_or_default()
+    seconds
+        .map(|it| span(Duration::from_secs(it)))
+        .unwrap_or_default()
 }
 
 /// The number as text; empty if the number is unknown.
@@ -285,26 +267,16 @@ fn number(number: Option<u64>) -> String {
 }
 
 fn state_of(backend: &Backend) -> String {
-    let mut state = backend.state.clone();
-    if backend.retiring {
-        state += ", retiring";
-    }
-    if !backend.joined {
-        state += ", new";
-    }
-    state
+    let retiring = if backend.retiring { ", retiring" } else { "" };
+    let new = if backend.joined { "" } else { ", new" };
+    format!("{}{retiring}{new}", backend.state)
 }
 
 /// The runtime and the socket of each backend.
 fn places(state: &State) -> anyhow::Result<String> {
     let rows = state.backends.iter().map(|backend| {
-        [
-            backend.name.clone(),
-            format!("{} {}", backend.runtime, backend.version)
-                .trim()
-                .to_owned(),
-            backend.socket.clone(),
-        ]
+        let runtime = format!("{} {}", backend.runtime, backend.version);
+        [&*backend.name, runtime.trim(), &backend.socket].map(str::to_owned)
     });
     columns(&["BACKEND", "RUNTIME", "SOCKET"], rows)
 }
@@ -313,20 +285,13 @@ fn handlers(daemon: &DaemonStatus, is_wide: bool) -> anyhow::Result<String> {
     let state = &daemon.state;
     let owners = owners(state);
     let rows = state.handlers.iter().map(|row| {
+        let is_default = row.name == state.default_handler;
         [
-            if row.name == state.default_handler {
-                format!("{} (default)", row.name)
-            } else {
-                row.name.clone()
-            },
+            row.name.clone() + if is_default { " (default)" } else { "" },
             place(&row.backend, &row.name, &row.backend_handler),
             number(pods_of(row, &owners, daemon)),
             features(&daemon.status, &row.name, is_wide),
-            if is_wide {
-                row.origin.clone()
-            } else {
-                short_origin(&row.origin)
-            },
+            origin(&row.origin, is_wide),
         ]
     });
     columns(&["HANDLER", "BACKEND", "PODS", "FEATURES", "ORIGIN"], rows)
@@ -341,58 +306,44 @@ fn pods_of(row: &Handler, owners: &HashMap<&str, &str>, daemon: &DaemonStatus) -
     Some(own.count() as u64)
 }
 
-/// The file name and line of a row's origin, after `conf.d/` if the file is in that directory.
-fn short_origin(origin: &str) -> String {
+/// The origin of a row. Without `is_wide`, the file name and line, after `conf.d/` if the file is in that directory.
+fn origin(origin: &str, is_wide: bool) -> String {
     let mut names = origin.rsplit(std::path::is_separator);
-    let file = names.next().unwrap_or(origin);
-    match names.next() {
-        Some("conf.d") => format!("conf.d/{file}"),
-        _ => file.to_owned(),
+    match (names.next(), names.next()) {
+        (Some(file), Some("conf.d")) if !is_wide => format!("conf.d/{file}"),
+        (Some(file), _) if !is_wide => file.to_owned(),
+        _ => origin.to_owned(),
     }
 }
 
 fn features(status: &StatusResponse, handler: &str, is_wide: bool) -> String {
-    let mut features = features_of(&status.runtime_handlers, handler);
-    for feature in &mut features {
-        *feature = match *feature {
+    features_of(&status.runtime_handlers, handler)
+        .into_iter()
+        .map(|feature| match feature {
             "recursive_read_only_mounts" if !is_wide => "rro",
             "user_namespaces" if !is_wide => "userns",
             "cgroup_namespaces" if !is_wide => "cgroupns",
-            other => other,
-        };
-    }
-    features.join(" ")
+            feature => feature,
+        })
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// A table of pods that were not created, the newest failure first; empty if there are none.
 pub(super) fn failures<'a>(
     rejections: impl DoubleEndedIterator<Item = &'a Rejection>,
 ) -> anyhow::Result<String> {
-    let rows: Vec<_> = rejections
-        .rev()
-        .map(|pod| {
-            [
-                format!("{}/{}", pod.namespace, pod.name),
-                asked(pod).unwrap_or_default().to_owned(),
-                pod.backend.clone().unwrap_or_default(),
-                pod.times.to_string(),
-                ago(&pod.last),
-                format!("{}: {}", pod.code, pod.error),
-            ]
-        })
-        .collect();
-    if rows.is_empty() {
-        return Ok(String::new());
-    }
-    let header = [
-        "RECENT FAILURES",
-        "HANDLER",
-        "BACKEND",
-        "TIMES",
-        "LAST",
-        "ERROR",
-    ];
-    columns(&header, rows)
+    let rows = rejections.rev().map(|pod| {
+        [
+            format!("{}/{}", pod.namespace, pod.name),
+            asked(pod).unwrap_or_default().to_owned(),
+            pod.backend.clone().unwrap_or_default(),
+            pod.times.to_string(),
+            ago(&pod.last),
+            format!("{}: {}", pod.code, pod.error),
+        ]
+    });
+    columns_if_any(&FAILURES, rows)
 }
 
 /// The handler that a pod asked for, else the row that the pod got.
@@ -402,50 +353,43 @@ pub(super) fn asked(pod: &Rejection) -> Option<&str> {
 
 /// Lines for the conditions that are false, and for the reason why pods cannot be listed.
 fn faults(daemon: &DaemonStatus) -> String {
-    let mut text = String::new();
-    for (kind, message) in unmet(&daemon.status) {
+    let conditions = unmet(&daemon.status).map(|(kind, message)| {
         let note = if is_problem(kind) { "" } else { "note: " };
-        text += &(plain(&format!("{note}{kind} is false: {message}")) + "\n");
-    }
+        format!("{note}{kind} is false: {message}")
+    });
     // The first line of the output already shows problems of lists.
-    if let Err(error) = &daemon.pods
-        && list_problems(&daemon.state).is_empty()
-    {
-        text += &(plain(&format!("pods cannot be listed: {error:#}")) + "\n");
-    }
-    terminal::wrapped(&text)
+    let unlisted = daemon.pods.as_ref().err();
+    let lists = unlisted
+        .filter(|_| list_problems(&daemon.state).is_empty())
+        .map(|error| format!("pods cannot be listed: {error:#}"));
+    terminal::wrapped(&terminal::text_of(conditions.chain(lists)))
 }
 
 /// Lines about the removal of backends that no file names, about lists that would fail after a restart, and about
 /// labels that cannot be written.
 fn outlook(state: &State) -> String {
     let backends = state.backends.iter();
-    let mut lines = Vec::new();
-    for backend in backends.clone().filter(|backend| backend.unnamed) {
-        lines.push(if is_ready(backend) {
-            removal(&backend.name)
-        } else {
-            format!(
-                "{}; if its runtime is gone for good or now serves another socket: criswitch forget {}",
-                removal(&backend.name),
-                backend.name
-            )
-        });
-    }
-    lines.extend(backends.clone().filter_map(|it| it.restart_problem.clone()));
-    if let Some(labels) = &state.node_labels
-        && let Some(cause) = &labels.file_problem
-    {
-        lines.push(format!(
-            "the labels of the node cannot be written to {}: {cause}",
-            labels.file.as_deref().unwrap_or_default()
-        ));
-    }
-    lines.extend(backends.clone().filter_map(orphans));
-    lines.extend(backends.filter_map(lacking));
-    lines
-        .iter()
-        .map(|line| terminal::wrapped_first(line))
+    let unnamed = backends.clone().filter(|backend| backend.unnamed);
+    let removals = unnamed.map(|backend| {
+        let (name, removal) = (&backend.name, removal(&backend.name));
+        if is_ready(backend) {
+            return removal;
+        }
+        format!("{removal}; if its runtime is gone for good or now serves another socket: criswitch forget {name}")
+    });
+    let labels = state.node_labels.iter().filter_map(|labels| {
+        let cause = labels.file_problem.as_ref()?;
+        let file = labels.file.as_deref().unwrap_or_default();
+        Some(format!(
+            "the labels of the node cannot be written to {file}: {cause}"
+        ))
+    });
+    removals
+        .chain(backends.clone().filter_map(|it| it.restart_problem.clone()))
+        .chain(labels)
+        .chain(backends.clone().filter_map(orphans))
+        .chain(backends.filter_map(lacking))
+        .map(|line| terminal::wrapped_first(&line))
         .collect()
 }
 
@@ -465,18 +409,13 @@ fn lacking(backend: &Backend) -> Option<String> {
 }
 
 fn foreign(other: &Foreign) -> anyhow::Result<String> {
-    let rows = conditions(&other.status).map(|condition| {
-        [
-            condition.r#type.clone(),
-            condition.status.to_string(),
-            condition.message.clone(),
-        ]
+    let rows = conditions(&other.status).map(|it| {
+        let (kind, message) = (it.r#type.clone(), it.message.clone());
+        [kind, it.status.to_string(), message]
     });
     let conditions = columns(&["CONDITION", "STATUS", "MESSAGE"], rows)?;
-    let name = plain(&format!(
-        "{} {}",
-        other.version.runtime_name, other.version.runtime_version
-    ));
+    let (name, version) = (&other.version.runtime_name, &other.version.runtime_version);
+    let name = plain(&format!("{name} {version}"));
     let who = match name.trim() {
         "" => "another runtime",
         name => name,
@@ -487,13 +426,8 @@ fn foreign(other: &Foreign) -> anyhow::Result<String> {
 
 fn foreign_json(other: &Foreign) -> Json {
     let version = &other.version;
-    let conditions = conditions(&other.status).map(|condition| {
-        json!({
-            "type": condition.r#type,
-            "status": condition.status,
-            "message": condition.message,
-        })
-    });
+    let conditions = conditions(&other.status)
+        .map(|it| json!({ "type": it.r#type, "status": it.status, "message": it.message }));
     json!({
         "criswitch": false,
         "runtime": version.runtime_name,

@@ -24,7 +24,7 @@ use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Output};
 use criswitch_client::probe;
 use criswitch_client::program::block_on;
-use criswitch_client::running::Running;
+use criswitch_client::running::{self, Running, unknown_name};
 use criswitch_client::terminal::{self, print};
 use criswitch_config::address::Address;
 use criswitch_config::{Config, RuntimeKind, duration_text};
@@ -38,7 +38,7 @@ use super::{complete, reload};
 use call::TryFailure;
 use cost::Cost;
 use images::Candidate;
-use isolation::Observed;
+use isolation::{Isolation, Observed};
 use measure::Measurement;
 use pod::{PodSettings, Started, TrialPod};
 use pods::{Interrupt, Stopped, TryPods};
@@ -51,14 +51,8 @@ const REPEATS_LIMIT: Duration = Duration::from_secs(20);
 const LEAST_IDLE: Duration = Duration::from_millis(1);
 /// The limit on `--idle`. The container of a pod sleeps for an hour.
 const MOST_IDLE: Duration = Duration::from_secs(600);
-const HEADER: [&str; 6] = [
-    "HANDLER",
-    "BACKEND",
-    "RUNTIME",
-    "RESULT",
-    "ISOLATION",
-    "TIME",
-];
+#[rustfmt::skip]
+const HEADER: [&str; 6] = ["HANDLER", "BACKEND", "RUNTIME", "RESULT", "ISOLATION", "TIME"];
 
 /// The use of a written overhead.
 const NEXT: &str = "\
@@ -67,47 +61,7 @@ it, because routing does not use it. `criswitch manifests` prints the RuntimeCla
 with it.
 ";
 
-pub(super) const HELP: &str = "\
-criswitch try creates a pod and a container of the handler through the
-running daemon, executes a command, reads the log of the container and
-stops and removes both. It removes them after a failure and after
-Ctrl-C, too. It does not use the kubelet or the API server.
-
-Rules:
-  The container uses an image that the handler's backend has. The image
-  must have a shell. --image pulls the image if the backend lacks it.
-
-  The pod uses the pod network, like most pods. A network plugin that asks
-  the API server for the pod rejects it: then try --host-network.
-
-  A kubelet stops each pod that it does not know, within seconds. If it
-  stops the pod before the end of a try, criswitch tries again, 3 to 10
-  times.
-
-  criswitch warns if the isolation differs from what the handler's kind
-  or name promises: gvisor, runsc, kata, runc, crun and runhcs-*.
-
-  --measure also makes an empty pod and a pod with a container that
-  sleeps, each 5 times (--runs). It leaves each alone for windows of 1
-  second (--idle), until two windows in a row have the same processor
-  time, at most a minute. It adds the memory and the processor time of
-  the pod's cgroups to those of the processes outside of them that run
-  for the pod, such as a shim. It needs root, and Linux.
-
-  The overhead is for the row of the handler. Its memory is the largest
-  value of the pods with a container, rounded up to 1 MiB; for a virtual
-  machine with the memory that the guest does not use yet. Its cpu is
-  their mean processor time while idle, rounded to 1 m and omitted if
-  that is 0. --write puts it into the row.
-
-Examples:
-  criswitch try gvisor      try one handler
-  criswitch try --all       try each handler in turn
-  criswitch try kata --image docker.io/library/busybox:1.36
-  criswitch try --all --measure
-                            compare what pods of the handlers cost
-  criswitch try kata --measure --write
-                            write the overhead into the configuration";
+const HELP: &str = include_str!("help/try.txt").trim_ascii_end();
 
 /// The arguments of `criswitch try`.
 #[derive(Args)]
@@ -233,14 +187,11 @@ impl TryArguments {
         let Some(wanted) = &self.handler else {
             return Ok(state.handlers.iter().collect());
         };
-        if let Some(row) = state.handlers.iter().find(|row| row.name == *wanted) {
-            return Ok(vec![row]);
-        }
-        let names: Vec<_> = state.handlers.iter().map(|it| it.name.as_str()).collect();
-        Err(format!(
-            "no handler is named {wanted:?}; the handlers are: {}",
-            names.join(", ")
-        ))
+        let named = state.handlers.iter().find(|row| row.name == *wanted);
+        named.map(|row| vec![row]).ok_or_else(|| {
+            let names = state.handlers.iter().map(|it| &*it.name);
+            unknown_name("handler", wanted, names)
+        })
     }
 
     fn reject(&self, problem: &str) -> anyhow::Result<Verdict> {
@@ -299,7 +250,9 @@ impl TryArguments {
         let (image, report) = pods
             .with_pod(&mut tried.steps, (&mut tried.attempts, REPEATS_LIMIT), run)
             .await?;
-        tried.observed = Some(isolation::observe(report, &Kernel::own()));
+        let observed = isolation::observe(report, &Kernel::own());
+        let is_virtual_machine = observed.isolation == Isolation::VirtualMachine;
+        tried.observed = Some(observed);
         tried.image = Some(image.name);
         if let Some(machine) = &session.machine {
             let measurement = Measurement {
@@ -307,10 +260,7 @@ impl TryArguments {
                 image: image.spec,
                 runs: self.runs.into(),
                 window: self.idle,
-                is_virtual_machine: tried
-                    .observed
-                    .as_ref()
-                    .is_some_and(Observed::is_virtual_machine),
+                is_virtual_machine,
             };
             tried.cost = Some(measurement.run(&mut pods, &tried.steps).await?);
         }
@@ -326,11 +276,7 @@ impl TryArguments {
         } else {
             self.print_tables(tried)?;
         }
-        if tried.iter().all(Tried::is_fine) {
-            Ok(Verdict::Fine)
-        } else {
-            Ok(Verdict::NotFine)
-        }
+        Ok(Verdict::of(tried.iter().all(Tried::is_fine)))
     }
 
     fn print_tables(&self, tried: &[Tried<'_>]) -> anyhow::Result<()> {
@@ -344,13 +290,9 @@ impl TryArguments {
             .flatten()
             .collect();
         if !costs.is_empty() {
-            let table = columns(&cost::HEADER, costs)?;
-            print(format!("\n{table}"))?;
+            print(format!("\n{}", columns(&cost::HEADER, costs)?))?;
         }
-        if tried
-            .iter()
-            .any(|tried| matches!(tried.written, Some(Ok(_))))
-        {
+        if tried.iter().any(|it| matches!(it.written, Some(Ok(_)))) {
             print(NEXT)?;
         }
         Ok(())
@@ -414,14 +356,10 @@ async fn cgroup_driver(backend: &Backend) -> Option<String> {
 }
 
 fn idle(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if time < LEAST_IDLE {
-        return Err(format!("less than {}", duration_text(LEAST_IDLE)));
-    }
-    if time <= MOST_IDLE {
-        Ok(time)
-    } else {
-        Err(format!("more than {}", duration_text(MOST_IDLE)))
+    match humantime::parse_duration(text).map_err(|error| error.to_string())? {
+        time if time < LEAST_IDLE => Err(format!("less than {}", duration_text(LEAST_IDLE))),
+        time if time > MOST_IDLE => Err(format!("more than {}", duration_text(MOST_IDLE))),
+        time => Ok(time),
     }
 }
 
@@ -457,12 +395,12 @@ impl<'a> Tried<'a> {
         kind: Option<RuntimeKind>,
         prints: bool,
     ) -> Tried<'a> {
-        let mut backends = state.backends.iter();
-        let backend = backends.find(|backend| backend.name == handler.backend);
         Tried {
             handler,
             kind,
-            backend: backend.cloned().unwrap_or_default(),
+            backend: running::backend(state, &handler.backend)
+                .cloned()
+                .unwrap_or_default(),
             image: None,
             steps: Steps::new(prints),
             attempts: 0,
@@ -499,10 +437,8 @@ impl<'a> Tried<'a> {
         if let Some(observed) = &self.observed {
             let names = [&*self.handler.name, &*self.handler.backend_handler];
             self.warning = isolation::broken_promise(self.kind, names, observed);
-            let evidence = observed.evidence.join(", ");
-            let isolation = observed.isolation.words();
-            self.steps
-                .say("isolation", &format!("{isolation}: {evidence}"));
+            let (seen, evidence) = (observed.isolation.words(), observed.evidence.join(", "));
+            self.steps.say("isolation", &format!("{seen}: {evidence}"));
         }
         let result = match &self.failure {
             None => "ok: this handler starts pods".to_owned(),
@@ -511,9 +447,8 @@ impl<'a> Tried<'a> {
         self.steps.say("result", &result);
         if let Some(cost) = &self.cost {
             self.steps.say("row", &row::line(&cost.overhead()));
-            cost.notes()
-                .iter()
-                .for_each(|note| self.steps.say("note", note));
+            let notes = cost.notes();
+            notes.iter().for_each(|note| self.steps.say("note", note));
         }
         if let Some(Ok(written)) = &self.written {
             self.steps.say("written", &written.text());

@@ -6,8 +6,7 @@ use criswitch_config::Problems;
 
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{Encoding, failure};
-use criswitch_client::terminal::is_read;
-use criswitch_client::terminal::{self, Shown};
+use criswitch_client::terminal::{self, Shown, is_read};
 
 const PERIOD: Duration = Duration::from_secs(2);
 

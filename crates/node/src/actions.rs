@@ -10,8 +10,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use criswitch_client::program::block_on;
-use criswitch_client::program::within;
+use criswitch_client::program::{block_on, within};
 use criswitch_client::running::Running;
 use criswitch_client::terminal::progress;
 use criswitch_config::address::Address;
@@ -208,7 +207,7 @@ impl<'a> Runner<'a> {
         let kubelet = Kubelet::read(self.root, &mut Vec::new());
         let is_used = kubelet.endpoint().is_some_and(|used| same(used, endpoint));
         ensure!(
-            !is_used && !(self.is_restart_failed && kubelet.pid.is_some()),
+            !(is_used || self.is_restart_failed && kubelet.pid.is_some()),
             "the kubelet may still use criswitch, which goes on serving; try restarting the kubelet with its own runtime \
              endpoint, then undo again"
         );
@@ -219,10 +218,8 @@ impl<'a> Runner<'a> {
     fn verify(&self, unit: &str, endpoint: &str) -> anyhow::Result<String> {
         let process = active(unit)?;
         uses(self.root, endpoint)?;
-        let before = self
-            .before
-            .as_ref()
-            .context("the pods before the restart are not known")?;
+        let before = self.before.as_ref();
+        let before = before.context("the pods before the restart are not known")?;
         workloads::kept(before, endpoint)?;
         Ok(process)
     }
@@ -381,10 +378,8 @@ fn healthy(address: &str, port: &str) -> anyhow::Result<()> {
 /// Removes the state of criswitch, except the journal.
 fn forget(root: &Root<'_>) -> std::io::Result<()> {
     for directory in STATE.map(Path::new) {
-        for name in root.names_in(directory)? {
-            if name == OWN {
-                continue;
-            }
+        let names = root.names_in(directory)?;
+        for name in names.iter().filter(|name| *name != OWN) {
             let path = root.place(&directory.join(name));
             if path.is_dir() {
                 fs::remove_dir_all(&path)?

@@ -1,18 +1,17 @@
 //! `criswitch node apply`, `undo`, `uninstall` and `status`: the changes of a plan, all or none.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{fs, iter};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use criswitch_client::arguments::directory;
 use criswitch_client::exit::Verdict;
-use criswitch_client::output::Output;
+use criswitch_client::output::{self, Output};
 use criswitch_client::program::block_on;
 use criswitch_client::terminal::{keep_output_for_programs, print, progress};
 use criswitch_config::specification::Specification;
-use criswitch_platform::kernel;
 use serde_json::json;
 
 use super::actions::{self, Runner, Work};
@@ -86,18 +85,10 @@ pub struct NodeStatusArguments {
     pub output: Output,
 }
 
-/// A machine that is changed by this process, or by one in a unit of systemd.
-enum Where {
-    Here(PathBuf),
-    InUnit,
-}
-
 impl TargetMachine {
-    /// Rejects a machine that runs and is not this machine.
-    fn find(&self) -> anyhow::Result<Where> {
-        if !kernel::IS_LINUX {
-            bail!("criswitch node is for nodes of Linux");
-        }
+    /// The root of the machine if this process changes it; `None` if a process in a unit of systemd must. Rejects a
+    /// machine that runs and is not this machine.
+    fn find(&self) -> anyhow::Result<Option<PathBuf>> {
         let directory = fs::canonicalize(&self.root).context("the root cannot be read")?;
         let root = Root::of(&directory);
         if root.runs() && !root.is_this_machine() {
@@ -107,16 +98,16 @@ impl TargetMachine {
             );
         }
         if root.is_this_machine() && !self.here {
-            return Ok(Where::InUnit);
+            return Ok(None);
         }
         faults::set(&self.faults);
-        Ok(Where::Here(directory))
+        Ok(Some(directory))
     }
 }
 
 impl ApplyArguments {
     pub fn run(&self, discover: Discover) -> anyhow::Result<Verdict> {
-        let Where::Here(directory) = self.target.find()? else {
+        let Some(directory) = self.target.find()? else {
             return transient::run(self.output.encoding().is_some());
         };
         if self.output.encoding().is_some() {
@@ -168,17 +159,19 @@ impl ApplyArguments {
         directory: &'a Path,
         discover: Discover,
     ) -> anyhow::Result<MachineFacts<'a>> {
-        let mut facts = self.source.facts(specification, directory, discover)?;
-        if !NodePlan::of(&facts).must_wait() {
-            return Ok(facts);
-        }
-        progress("waiting for pods that are younger than 10 seconds\n");
         let until = Instant::now() + YOUNG_LIMIT;
-        while Instant::now() < until && NodePlan::of(&facts).must_wait() {
+        let mut is_first = true;
+        loop {
+            let facts = self.source.facts(specification, directory, discover)?;
+            if Instant::now() >= until || !NodePlan::of(&facts).must_wait() {
+                return Ok(facts);
+            }
+            if is_first {
+                progress("waiting for pods that are younger than 10 seconds\n");
+            }
+            is_first = false;
             actions::pause(YOUNG_PAUSE)?;
-            facts = self.source.facts(specification, directory, discover)?;
         }
-        Ok(facts)
     }
 }
 
@@ -238,7 +231,7 @@ fn undone(left: String) -> anyhow::Result<Verdict> {
 
 impl UndoArguments {
     pub fn run(&self) -> anyhow::Result<Verdict> {
-        let Where::Here(directory) = self.target.find()? else {
+        let Some(directory) = self.target.find()? else {
             return transient::run(false);
         };
         let root = Root::of(&directory);
@@ -267,7 +260,7 @@ impl UndoArguments {
 
 impl UninstallArguments {
     pub fn run(&self) -> anyhow::Result<Verdict> {
-        let Where::Here(directory) = self.target.find()? else {
+        let Some(directory) = self.target.find()? else {
             return transient::run(false);
         };
         let root = Root::of(&directory);
@@ -350,24 +343,19 @@ impl NodeStatusArguments {
                 "generation": journal.number(), "failure": journal.failure, "problems": problems,
             }))?,
             None => {
-                let mut text = state.to_owned();
-                for word in [version, at].into_iter().flatten() {
-                    text += &format!(" {word}");
-                }
-                text.push('\n');
-                if let Some(ApplyFailure { at, step, why }) = &journal.failure {
-                    text += &format!("step {step} has failed at {at}: {why}\n");
-                }
-                text.extend(drifted.iter().map(|what| format!("differs: {what}\n")));
-                text.extend(problems.iter().map(|what| format!("not undone: {what}\n")));
-                text.into()
+                let words = [version, at].into_iter().flatten().map(String::as_str);
+                let first = iter::once(state).chain(words).collect::<Vec<_>>().join(" ");
+                let failure = journal.failure.as_ref();
+                let failed = failure.map(|ApplyFailure { at, step, why }| {
+                    format!("step {step} has failed at {at}: {why}")
+                });
+                let lines = [first].into_iter().chain(failed);
+                let lines = lines.chain(drifted.iter().map(|what| format!("differs: {what}")));
+                let undone = problems.iter().map(|what| format!("not undone: {what}"));
+                output::names(lines.chain(undone)).into()
             }
         })?;
-        Ok(if self.ready && state != "installed" {
-            Verdict::NotFine
-        } else {
-            Verdict::Fine
-        })
+        Ok(Verdict::of(!self.ready || state == "installed"))
     }
 }
 
@@ -391,17 +379,17 @@ fn state(journal: &Journal<'_>, root: &Root<'_>, has_drifted: bool) -> &'static 
 
 /// The files, and on this machine the services, that are not as the journal says.
 fn drifted(journal: &Journal<'_>, root: &Root<'_>) -> anyhow::Result<Vec<String>> {
-    let mut drifted: Vec<_> = journal
-        .drifted()?
+    let files = journal.drifted()?;
+    let serve = journal.works().find(|it| matches!(it, Work::Serve { .. }));
+    let verify = journal.works().find(|it| matches!(it, Work::Verify { .. }));
+    let services = [serve, verify]
+        .into_iter()
+        .flatten()
+        .filter(|_| root.is_this_machine() && !journal.is_open)
+        .filter_map(|work| work.drift(root));
+    Ok(files
         .iter()
         .map(|path| path.display().to_string())
-        .collect();
-    if root.is_this_machine() && !journal.is_open {
-        let serve = journal.works().find(|it| matches!(it, Work::Serve { .. }));
-        let verify = journal.works().find(|it| matches!(it, Work::Verify { .. }));
-        for work in serve.into_iter().chain(verify) {
-            drifted.extend(work.drift(root));
-        }
-    }
-    Ok(drifted)
+        .chain(services)
+        .collect())
 }

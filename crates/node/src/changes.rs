@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::faults::moment;
 use super::root::Root;
+use super::steps::Content;
 
 pub(super) const PRIVATE: u32 = 0o600;
 /// The room on the disk that a write needs beside its content: names, and a rest of a block.
@@ -51,13 +52,6 @@ pub(super) enum WayBack {
     Nothing,
 }
 
-/// New content of a path.
-pub(super) enum New<'a> {
-    Link(&'a Path),
-    /// The bytes, and the mode of a file that does not exist yet.
-    File(&'a [u8], u32),
-}
-
 /// The files of a machine, and the directory with their saved contents.
 pub(super) struct Files<'a> {
     pub(super) root: &'a Root<'a>,
@@ -72,13 +66,13 @@ impl Files<'_> {
         &self,
         step: &str,
         path: &Path,
-        new: &New<'_>,
+        new: &Content,
         name: &str,
     ) -> io::Result<FileChange> {
         let before = self.save_before(path, name)?;
         let after = match new {
-            New::Link(target) => PathState::Link((*target).to_owned()),
-            New::File(bytes, mode) => PathState::File {
+            Content::Link(target) => PathState::Link(target.clone()),
+            Content::File { bytes, mode } => PathState::File {
                 content: self.save(bytes, &format!("{name}.after"))?,
                 attributes: match &before {
                     PathState::File { attributes, .. } => attributes.now(),
@@ -120,12 +114,11 @@ impl Files<'_> {
     fn new_directories(&self, path: &Path) -> Vec<PathBuf> {
         let real = self.root.at(path);
         let below = real.ancestors().count() - path.ancestors().count();
-        let mut directories = real.parent().map(missing).unwrap_or_default();
-        for directory in &mut directories {
-            let parts = directory.components().skip(below + 1);
-            *directory = Path::new("/").join(parts.collect::<PathBuf>());
-        }
+        let directories = real.parent().map(missing).into_iter().flatten();
         directories
+            .map(|directory| directory.components().skip(below + 1).collect::<PathBuf>())
+            .map(|parts| Path::new("/").join(parts))
+            .collect()
     }
 
     fn save(&self, bytes: &[u8], name: &str) -> io::Result<String> {
@@ -140,31 +133,27 @@ impl Files<'_> {
 
     /// The bytes of the file in this state.
     pub(super) fn size(&self, state: &PathState) -> io::Result<u64> {
-        match state {
-            PathState::File { content, .. } => {
-                Ok(fs::metadata(self.directory.join(content))?.len())
-            }
-            PathState::Absent | PathState::Link(_) => Ok(0),
-        }
+        self.saved(state)
+            .map_or(Ok(0), |path| Ok(fs::metadata(path)?.len()))
     }
 
     /// The text of the file in this state; `None` if it is not a file or not text.
     pub(super) fn text(&self, state: &PathState) -> Option<String> {
+        fs::read_to_string(self.saved(state)?).ok()
+    }
+
+    /// The path of the saved content of a file in this state.
+    fn saved(&self, state: &PathState) -> Option<PathBuf> {
         match state {
-            PathState::File { content, .. } => {
-                fs::read_to_string(self.directory.join(content)).ok()
-            }
+            PathState::File { content, .. } => Some(self.directory.join(content)),
             PathState::Absent | PathState::Link(_) => None,
         }
     }
 
     /// Makes a change.
     pub(super) fn make(&self, change: &FileChange) -> io::Result<()> {
-        let new: Vec<_> = change
-            .new_directories
-            .iter()
-            .map(|path| self.root.place(path))
-            .collect();
+        let directories = change.new_directories.iter();
+        let new: Vec<_> = directories.map(|path| self.root.place(path)).collect();
         self.in_room(0, || make_directories(&new))?;
         self.set(&self.root.place(&change.path), &change.after)
     }

@@ -17,7 +17,8 @@ pub(super) struct Check {
     pub(super) may_accept: bool,
     /// The check is made if one of these steps has changes; always if there are none.
     needed_for: &'static [&'static str],
-    look: fn(&MachineFacts<'_>, &[PlannedStep]) -> Vec<Finding>,
+    /// Finds the places of the finding; `None`, or findings without places, if there is nothing to report.
+    look: fn(&MachineFacts<'_>, &[PlannedStep]) -> Option<Vec<Finding>>,
 }
 
 const ALWAYS: &[&str] = &[];
@@ -26,7 +27,7 @@ const START: &[&str] = &["start", "endpoint"];
 const RESTART: &[&str] = &["restart"];
 
 #[rustfmt::skip]
-pub(super) const CHECKS: [Check; 27] = [
+pub(super) const CHECKS: [Check; 25] = [
     Check { name: "machine", may_accept: false, needed_for: ALWAYS, look: files::machine },
     Check { name: "version", may_accept: false, needed_for: ALWAYS, look: files::version },
     Check { name: "generation", may_accept: false, needed_for: ALWAYS, look: files::generation },
@@ -36,8 +37,6 @@ pub(super) const CHECKS: [Check; 27] = [
     Check { name: "configuration", may_accept: false, needed_for: ALWAYS, look: files::configuration },
     Check { name: "package", may_accept: false, needed_for: FILES, look: files::package },
     Check { name: "outside", may_accept: false, needed_for: FILES, look: files::outside },
-    Check { name: "read-only", may_accept: false, needed_for: FILES, look: files::read_only },
-    Check { name: "noexec", may_accept: false, needed_for: FILES, look: files::no_exec },
     Check { name: "existing-file", may_accept: true, needed_for: FILES, look: files::existing },
     Check { name: "backend", may_accept: true, needed_for: START, look: pods::backend },
     Check { name: "current-runtime", may_accept: true, needed_for: START, look: pods::current_runtime },
@@ -80,14 +79,17 @@ pub(super) fn look(
     facts: &MachineFacts<'_>,
     planned: &[PlannedStep],
 ) -> Vec<(&'static Check, Finding)> {
-    let mut findings = Vec::new();
-    for check in checks {
-        if check.needed_for.is_empty() || check.needed_for.iter().any(|step| has(planned, step)) {
-            for finding in (check.look)(facts, planned) {
-                findings.push((check, finding));
-            }
-        }
-    }
-    findings.retain(|(_, finding)| !finding.places.is_empty());
-    findings
+    checks
+        .iter()
+        .filter(|check| {
+            check.needed_for.is_empty() || check.needed_for.iter().any(|step| has(planned, step))
+        })
+        .flat_map(|check| {
+            (check.look)(facts, planned)
+                .into_iter()
+                .flatten()
+                .filter(|finding| !finding.places.is_empty())
+                .map(move |finding| (check, finding))
+        })
+        .collect()
 }

@@ -118,14 +118,9 @@ fn of_settings(ours: &RuntimeSettings, theirs: &RuntimeSettings, who: &str) -> V
             );
         }
     }
-    for import in &ours.imports {
-        if theirs.imports.contains(import) {
-            add(
-                import,
-                "read this configuration, so a file for one of them changes the other too",
-                "another path for one of them",
-            );
-        }
+    for import in ours.imports.iter().filter(|it| theirs.imports.contains(it)) {
+        let what = "read this configuration, so a file for one of them changes the other too";
+        add(import, what, "another path for one of them");
     }
     found
 }

@@ -167,9 +167,11 @@ impl Wanted {
             vec![Finding::new([DROP_INS], what, "")]
         })?;
         let mut texts = vec![(path, text.as_bytes())];
-        for (path, bytes) in &drop_ins {
-            texts.push((path, bytes));
-        }
+        texts.extend(
+            drop_ins
+                .iter()
+                .map(|(path, bytes)| (path.as_path(), bytes.as_slice())),
+        );
         Ok(Wanted {
             config: Config::of_texts(&texts).map_err(findings_of)?,
             text: Some(text),

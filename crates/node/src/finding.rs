@@ -16,19 +16,15 @@ pub struct Finding {
 
 pub(super) fn report(
     findings: &mut Vec<Finding>,
-    place: impl fmt::Display,
-    what: impl fmt::Display,
-    hint: impl fmt::Display,
+    place: impl ToString,
+    what: impl ToString,
+    hint: impl ToString,
 ) {
     findings.push(Finding::new([place], what, hint));
 }
 
 /// Adds the problem that the command cannot say how the machine is set up.
-pub(super) fn unknown(
-    findings: &mut Vec<Finding>,
-    place: impl fmt::Display,
-    what: impl fmt::Display,
-) {
+pub(super) fn unknown(findings: &mut Vec<Finding>, place: impl ToString, what: impl ToString) {
     findings.push(Finding::unknown([place], what, ""));
 }
 

@@ -6,18 +6,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, ValueEnum};
 use criswitch_client::arguments::directory;
 use criswitch_client::exit::Verdict;
 use criswitch_client::program::{block_on, daemon_beside};
 use criswitch_client::terminal::print;
+use criswitch_platform::process;
 use criswitch_platform::replace::replace_with;
-use criswitch_platform::{kernel, process};
 use tokio::time::sleep;
 
 use super::root::Root;
-use super::transient::{APPLY, EndedCommand, LOOK, TransientUnit};
+use super::systemd::TransientUnit;
+use super::transient::{APPLY, EndedCommand, LOOK};
 
 /// The copies on the node of the two programs and of the specification.
 pub(super) const PROGRAM: &str = "/var/lib/criswitch/node/criswitch";
@@ -76,9 +77,6 @@ struct Follower<'a> {
 
 impl FollowArguments {
     pub fn run(&self) -> anyhow::Result<Verdict> {
-        if !kernel::IS_LINUX {
-            bail!("criswitch node is for nodes of Linux");
-        }
         if self.ready {
             return self.show();
         }
@@ -99,17 +97,15 @@ impl FollowArguments {
     /// Prints the last report on one line: kubectl shows only the first line of an event.
     fn show(&self) -> anyhow::Result<Verdict> {
         let message = fs::read_to_string(&self.message).unwrap_or_default();
-        let mut lines = message.lines().filter(|line| !line.is_empty());
-        let state = lines.next().unwrap_or("no report yet");
-        let reasons: Vec<_> = lines.collect();
-        let colon = if reasons.is_empty() { "" } else { ": " };
-        print(format!("{state}{colon}{}\n", reasons.join("; ")))?;
-        let state = state.split_whitespace().next().unwrap_or_default();
-        Ok(if READY.contains(&state) {
-            Verdict::Fine
-        } else {
-            Verdict::NotFine
-        })
+        let lines: Vec<_> = message.lines().filter(|line| !line.is_empty()).collect();
+        let shown = match lines.as_slice() {
+            [] => "no report yet".to_owned(),
+            [state] => (*state).to_owned(),
+            [state, reasons @ ..] => format!("{state}: {}", reasons.join("; ")),
+        };
+        print(shown + "\n")?;
+        let state = message.split_whitespace().next().unwrap_or_default();
+        Ok(Verdict::of(READY.contains(&state)))
     }
 }
 
@@ -206,7 +202,11 @@ impl Follower<'_> {
         arguments: &[&str],
         is_shown: bool,
     ) -> anyhow::Result<EndedCommand> {
-        let command = [&["node"], arguments].concat();
+        let command: Vec<_> = ["node"]
+            .iter()
+            .chain(arguments)
+            .map(ToString::to_string)
+            .collect();
         unit.run(&self.root, Path::new(PROGRAM), &command, is_shown)
             .await
     }

@@ -4,19 +4,22 @@
 //! A record is one line of JSON. It is on the disk before the changes that it announces, so that changes that end at
 //! any moment can be undone by a later process, without a network.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, bail, ensure};
+use criswitch_client::output::names;
 use criswitch_platform::{create_new, files, remove};
 use serde::{Deserialize, Serialize};
 
 use super::actions::{Action, Actions, Runner, Work};
-use super::changes::{FileChange, Files, New, PRIVATE, make_directories, missing, sync_directory};
+use super::changes::{FileChange, Files, PRIVATE, make_directories, missing, sync_directory};
 use super::faults::{boundary, moment};
 use super::root::{PlannedTexts, Root};
+use super::steps::Content;
 
 /// The directory of the journal and of the contents.
 pub(super) const DIRECTORY: &str = "/var/lib/criswitch/node";
@@ -72,7 +75,7 @@ pub(super) struct Stage {
 pub(super) struct NewStage<'a> {
     pub(super) is_temporary: bool,
     /// The paths, each with its step.
-    pub(super) files: Vec<(&'a str, PathBuf, New<'a>)>,
+    pub(super) files: Vec<(&'a str, PathBuf, &'a Content)>,
     /// The texts of files that their new contents are made from.
     pub(super) read: Option<&'a PlannedTexts>,
     pub(super) actions: Actions,
@@ -123,15 +126,13 @@ impl Left {
 
     /// A line for each of them.
     pub(super) fn lines(&self) -> String {
-        let mut lines = String::new();
-        for path in &self.files {
-            lines += &format!(
-                "{}: somebody else has changed the file; change it back or remove it, then undo again\n",
+        let files = self.files.iter().map(|path| {
+            format!(
+                "{}: somebody else has changed the file; change it back or remove it, then undo again",
                 path.display()
-            );
-        }
-        lines.extend(self.problems.iter().map(|problem| format!("{problem}\n")));
-        lines
+            )
+        });
+        names(files.chain(self.problems.iter().cloned()))
     }
 }
 
@@ -141,7 +142,7 @@ impl<'a> Journal<'a> {
         let directory = root.real(Path::new(DIRECTORY));
         let text = match fs::read(directory.join(JOURNAL)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-            text => text.with_context(|| format!("cannot read {DIRECTORY}/{JOURNAL}"))?,
+            text => text.with_context(|| format!("cannot read {FILE}"))?,
         };
         let text = String::from_utf8_lossy(&text);
         let mut journal = Journal {
@@ -159,14 +160,9 @@ impl<'a> Journal<'a> {
             undone: None,
         };
         // A line without an end was cut. Its changes have not begun.
-        for line in text
-            .split_inclusive('\n')
-            .filter(|line| line.ends_with('\n'))
-        {
-            journal.add(
-                serde_json::from_str(line)
-                    .with_context(|| format!("cannot read {DIRECTORY}/{JOURNAL}"))?,
-            );
+        for line in text.split_inclusive('\n').filter(|it| it.ends_with('\n')) {
+            let record = serde_json::from_str(line);
+            journal.add(record.with_context(|| format!("cannot read {FILE}"))?);
         }
         Ok(journal)
     }
@@ -370,29 +366,29 @@ impl<'a> Journal<'a> {
 
     /// Removes the saved contents and the room of the next generation, which has not begun or is undone.
     fn remove_contents(&self) {
-        let entries = fs::read_dir(&self.files.directory).into_iter().flatten();
         let start = format!("{}-", self.generations.len());
-        for entry in entries.flatten() {
-            if entry.file_name().to_string_lossy().starts_with(&start) {
-                // The next generation replaces what is left.
-                remove(&entry.path()).ok();
-            }
-        }
+        fs::read_dir(&self.files.directory)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(&start))
+            // The next generation replaces what is left.
+            .for_each(|entry| _ = remove(&entry.path()).ok());
     }
 
     /// Keeps room for the undo of the next generation, so that a full disk cannot prevent the undo. It writes the
     /// previous contents, and the files of the temporary stages.
     fn reserve(&self, stages: &[Stage]) -> anyhow::Result<()> {
-        let mut bytes = UNDO_BYTES;
-        for stage in stages {
-            for change in &stage.changes {
-                bytes += self.files.size(if stage.is_temporary {
-                    &change.after
-                } else {
-                    &change.before
-                })?;
-            }
-        }
+        let kept = stages.iter().flat_map(|stage| {
+            stage.changes.iter().map(|change| match stage {
+                Stage { is_temporary, .. } if *is_temporary => &change.after,
+                _ => &change.before,
+            })
+        });
+        let kept: u64 = kept
+            .map(|state| self.files.size(state))
+            .sum::<io::Result<_>>()?;
+        let bytes = UNDO_BYTES + kept;
         let path = self.room(self.generations.len());
         remove(&path)
             .and_then(|()| {
@@ -423,9 +419,7 @@ impl<'a> Journal<'a> {
                 self.files.is_at(&change.before, &change.path)?,
                 changed_meanwhile(change)
             );
-            self.files
-                .make(change)
-                .with_context(|| format!("cannot change {}", change.path.display()))?;
+            self.make_change(change)?;
         }
         for action in &stage.actions.forward {
             boundary(&action.work.words());
@@ -458,11 +452,9 @@ impl<'a> Journal<'a> {
             return Ok(left);
         };
         boundary("the undo");
-        for stage in generation.stages.iter().filter(|it| !it.is_temporary) {
-            for change in &stage.changes {
-                if self.files.way_back(change)?.is_none() {
-                    left.files.push(change.path.clone());
-                }
+        for change in generation.changes() {
+            if self.files.way_back(change)?.is_none() {
+                left.files.push(change.path.clone());
             }
         }
         if !left.files.is_empty() {
@@ -538,9 +530,7 @@ impl<'a> Journal<'a> {
     fn make_again(&self, stage: &Stage) -> anyhow::Result<()> {
         for change in &stage.changes {
             if !self.files.is_at(&change.after, &change.path)? {
-                self.files
-                    .make(change)
-                    .with_context(|| format!("cannot change {}", change.path.display()))?;
+                self.make_change(change)?;
             }
         }
         Ok(())
@@ -556,6 +546,11 @@ impl<'a> Journal<'a> {
             }
         }
         Ok(left)
+    }
+
+    fn make_change(&self, change: &FileChange) -> anyhow::Result<()> {
+        let made = self.files.make(change);
+        made.with_context(|| format!("cannot change {}", change.path.display()))
     }
 
     /// The number of the last specification; zero without one.
@@ -575,26 +570,16 @@ impl<'a> Journal<'a> {
 
     /// The changes of files by generations that are not undone, the last first, without temporary ones.
     pub(super) fn changes(&self) -> impl Iterator<Item = &FileChange> {
-        self.generations
-            .iter()
-            .rev()
-            .flat_map(|generation| &generation.stages)
-            .filter(|stage| !stage.is_temporary)
-            .flat_map(|stage| &stage.changes)
+        self.generations.iter().rev().flat_map(Generation::changes)
     }
 
     /// The files that are not as the journal says, of all generations.
     pub(super) fn drifted(&self) -> io::Result<Vec<PathBuf>> {
-        let mut seen: Vec<&Path> = Vec::new();
-        let mut drifted = Vec::new();
-        for change in self.changes() {
+        let (mut seen, mut drifted) = (BTreeSet::new(), Vec::new());
+        for FileChange { path, after, .. } in self.changes() {
             // A later generation has the last word on its files.
-            if seen.contains(&&*change.path) {
-                continue;
-            }
-            seen.push(&change.path);
-            if !self.files.is_at(&change.after, &change.path)? {
-                drifted.push(change.path.clone());
+            if seen.insert(path) && !self.files.is_at(after, path)? {
+                drifted.push(path.clone());
             }
         }
         Ok(drifted)
@@ -603,19 +588,23 @@ impl<'a> Journal<'a> {
 
 impl Generation {
     fn temporary(&self) -> Vec<Stage> {
+        let temporary = self.stages.iter().filter(|stage| stage.is_temporary);
+        temporary.cloned().collect()
+    }
+
+    /// The changes of files, without temporary ones.
+    fn changes(&self) -> impl Iterator<Item = &FileChange> {
         self.stages
             .iter()
-            .filter(|stage| stage.is_temporary)
-            .cloned()
-            .collect()
+            .filter(|stage| !stage.is_temporary)
+            .flat_map(|stage| &stage.changes)
     }
 
     fn first_step(&self) -> String {
-        self.stages
-            .iter()
-            .flat_map(|stage| &stage.changes)
+        let mut changes = self.stages.iter().flat_map(|stage| &stage.changes);
+        changes
             .next()
-            .map_or_else(String::new, |change| change.step.clone())
+            .map_or_else(String::new, |it| it.step.clone())
     }
 }
 

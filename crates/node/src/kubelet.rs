@@ -132,21 +132,23 @@ impl Kubelet {
                 judge(Some(&runtime), name, switch, hint, findings);
             }
             (None, Some(unset)) if !self.partial => {
-                let what = format!(
-                    "the kubelet uses its default runtime endpoint {}, not criswitch",
-                    unset.value
-                );
-                report(findings, &unset.from, what, unset.instead(switch));
+                let (value, hint) = (&unset.value, unset.instead(switch));
+                let what =
+                    format!("the kubelet uses its default runtime endpoint {value}, not criswitch");
+                report(findings, &unset.from, what, hint);
             }
             _ => {}
         }
         if let Some(images) = self.set(IMAGES) {
-            let hint = format!(
-                "removing {}",
-                images.before.trim_end_matches(['=', ':', ' '])
-            );
+            let key = images.before.trim_end_matches(['=', ':', ' ']);
             let name = "the kubelet's image service endpoint";
-            judge(Some(images), name, switch, hint, findings);
+            judge(
+                Some(images),
+                name,
+                switch,
+                format!("removing {key}"),
+                findings,
+            );
         }
     }
 
@@ -176,11 +178,11 @@ impl Kubelet {
         if let Some(ours) = self.set(CGROUP_DRIVER)
             && ours.value != theirs
         {
+            let (value, hint) = (&ours.value, ours.instead(theirs));
             let what = format!(
-                "the kubelet's cgroup driver is {}, the default backend's is {theirs}",
-                ours.value
+                "the kubelet's cgroup driver is {value}, the default backend's is {theirs}"
             );
-            report(findings, self.place(&ours.from), what, ours.instead(theirs));
+            report(findings, self.place(&ours.from), what, hint);
         }
     }
 }

@@ -46,15 +46,9 @@ pub(super) fn file_settings(
 ) -> Vec<Setting> {
     let mut settings = Vec::new();
     for path in paths {
-        if let Some(file) = root.yaml(&path, findings)
-            && let Some(object) = file.as_object()
-        {
-            settings.extend(
-                object
-                    .keys()
-                    .filter_map(|key| Setting::of(&file, key, &path)),
-            );
-        }
+        let file = root.yaml(&path, findings).unwrap_or_default();
+        let keys = file.as_object().into_iter().flatten();
+        settings.extend(keys.filter_map(|(key, _)| Setting::of(&file, key, &path)));
     }
     settings
 }

@@ -32,9 +32,10 @@ mod tries;
 mod unit;
 mod workloads;
 
+use anyhow::ensure;
 use clap::Subcommand;
 use criswitch_client::exit::Verdict;
-use criswitch_client::output::Encoding;
+use criswitch_platform::kernel;
 
 pub use facts::Discover;
 
@@ -58,18 +59,9 @@ pub enum NodeCommand {
 }
 
 impl NodeCommand {
-    /// The JSON or YAML encoding that the user has selected; `None` for text output.
-    pub fn encoding(&self) -> Option<Encoding> {
-        match self {
-            NodeCommand::Plan(plan) => plan.output.encoding(),
-            NodeCommand::Apply(apply) => apply.output.encoding(),
-            NodeCommand::Status(status) => status.output.encoding(),
-            _ => None,
-        }
-    }
-
     /// Runs the command.
     pub fn run(&self, discover: Discover) -> anyhow::Result<Verdict> {
+        ensure!(kernel::IS_LINUX, "criswitch node is for nodes of Linux");
         match self {
             NodeCommand::Plan(plan) => plan.run(discover),
             NodeCommand::Apply(apply) => apply.run(discover),

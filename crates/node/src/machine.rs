@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use criswitch_client::columns::columns;
+use criswitch_client::output::names;
 use criswitch_client::probe::{Probe, answered, driver_of};
 use criswitch_client::terminal;
 use criswitch_config::Config;
@@ -17,12 +18,9 @@ use super::{collisions, sockets};
 
 const CRICTL: &str = "/etc/crictl.yaml";
 /// The paths where crictl may be installed.
-const CRICTL_PROGRAMS: [&str; 4] = [
-    "/usr/local/bin/crictl",
-    "/usr/bin/crictl",
-    "/opt/bin/crictl",
-    "/opt/cni/bin/crictl",
-];
+#[rustfmt::skip]
+const CRICTL_PROGRAMS: [&str; 4] =
+    ["/usr/local/bin/crictl", "/usr/bin/crictl", "/opt/bin/crictl", "/opt/cni/bin/crictl"];
 
 /// The settings and the problems that were found on a machine.
 pub struct Node {
@@ -89,20 +87,13 @@ fn crictl(
         let what = "crictl has no runtime-endpoint";
         report(findings, path.display(), what, &hint);
     }
-    judge(
-        runtime.as_ref(),
-        "crictl's runtime-endpoint",
-        switch,
-        hint,
-        findings,
-    );
-    judge(
-        images.as_ref(),
-        "crictl's image-endpoint",
-        switch,
-        "removing image-endpoint",
-        findings,
-    );
+    let remove = "removing image-endpoint".to_owned();
+    for (setting, name, hint) in [
+        (&runtime, "crictl's runtime-endpoint", hint),
+        (&images, "crictl's image-endpoint", remove),
+    ] {
+        judge(setting.as_ref(), name, switch, hint, findings);
+    }
     runtime
 }
 
@@ -131,16 +122,12 @@ impl Node {
             let [value, from] = text.unwrap_or_default();
             [name.to_owned(), value, from]
         });
-        let mut text = columns(&["NODE", "VALUE", "FROM"], rows)?;
-        if !self.findings.is_empty() {
-            text.push('\n');
-        }
-        let findings: String = self
-            .findings
-            .iter()
-            .map(|finding| format!("{finding}\n"))
-            .collect();
-        Ok(text + &terminal::wrapped(&findings))
+        let settings = columns(&["NODE", "VALUE", "FROM"], rows)?;
+        let findings = names(self.findings.iter().map(ToString::to_string));
+        Ok(terminal::paragraphs([
+            settings,
+            terminal::wrapped(&findings),
+        ]))
     }
 
     /// The findings as problems of the JSON output.

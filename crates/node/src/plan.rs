@@ -3,17 +3,16 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use criswitch_client::arguments::directory;
-use criswitch_client::columns::columns;
+use criswitch_client::columns::columns_if_any;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
 use criswitch_client::program::daemon_beside;
 use criswitch_client::terminal::{self, print};
 use criswitch_config::specification::Specification;
 use criswitch_config::wording::counted;
-use criswitch_platform::kernel;
 use serde_json::{Value, json};
 
 use super::checks::{self, CHECKS, Check, NOTES};
@@ -66,9 +65,6 @@ pub(super) struct NodePlan<'f> {
 
 impl PlanArguments {
     pub fn run(&self, discover: Discover) -> anyhow::Result<Verdict> {
-        if !kernel::IS_LINUX {
-            bail!("criswitch node is for nodes of Linux");
-        }
         let specification = self.source.specification()?;
         let facts = self.source.facts(&specification, &self.root, discover)?;
         let plan = NodePlan::of(&facts);
@@ -115,24 +111,25 @@ impl<'f> NodePlan<'f> {
     pub(super) fn of(facts: &'f MachineFacts<'f>) -> NodePlan<'f> {
         let steps = steps::plan(facts);
         let accept = &facts.specification.accept;
-        let mut findings = Vec::new();
-        for (check, finding) in checks::look(&CHECKS, facts, &steps) {
-            let state = if accept.iter().any(|name| name == check.name) {
-                FindingMeaning::Accepted
-            } else if finding.is_unknown {
-                FindingMeaning::Unknown
-            } else {
-                FindingMeaning::Refused
-            };
-            findings.push((state, check, finding));
-        }
-        for (check, note) in checks::look(&NOTES, facts, &steps) {
-            findings.push((FindingMeaning::Note, check, note));
-        }
+        let findings = checks::look(&CHECKS, facts, &steps)
+            .into_iter()
+            .map(|(check, finding)| {
+                let meaning = if accept.iter().any(|name| name == check.name) {
+                    FindingMeaning::Accepted
+                } else if finding.is_unknown {
+                    FindingMeaning::Unknown
+                } else {
+                    FindingMeaning::Refused
+                };
+                (meaning, check, finding)
+            });
+        let notes = checks::look(&NOTES, facts, &steps)
+            .into_iter()
+            .map(|(check, note)| (FindingMeaning::Note, check, note));
         NodePlan {
             facts,
+            findings: findings.chain(notes).collect(),
             steps,
-            findings,
         }
     }
 
@@ -159,44 +156,41 @@ impl<'f> NodePlan<'f> {
             })
     }
 
-    /// The layout of the kubelet, and the table of the steps.
+    /// The table of the steps; empty if there are none.
     fn steps_text(&self) -> anyhow::Result<String> {
         let rows = self.steps.iter().flat_map(|PlannedStep { step, changes }| {
-            changes.iter().map(move |change| {
-                [
-                    (*step).to_owned(),
-                    change.place.clone(),
-                    change.what.clone(),
-                ]
-            })
+            changes
+                .iter()
+                .map(move |change| [step, &*change.place, &change.what].map(str::to_owned))
         });
-        let mut table = columns(&["STEP", "PLACE", "CHANGE"], rows)?;
-        if self.steps.is_empty() {
-            table.clear();
-        }
-        Ok(match &self.facts.layout {
-            Ok(Layout { name, unit, .. }) if table.is_empty() => {
-                format!("kubelet: {unit}, {name}\n")
-            }
-            Ok(Layout { name, unit, .. }) => format!("kubelet: {unit}, {name}\n\n{table}"),
-            Err(_) => table,
-        })
+        columns_if_any(&["STEP", "PLACE", "CHANGE"], rows)
     }
 
     pub(super) fn text(&self) -> anyhow::Result<String> {
-        let mut findings = String::new();
-        for (state, check, finding) in &self.findings {
-            let line = finding.line(&finding.what);
-            findings += &format!("{} {}: {line}\n", state.as_ref(), check.name);
-        }
+        let kubelet = match &self.facts.layout {
+            Ok(Layout { name, unit, .. }) => format!("kubelet: {unit}, {name}\n"),
+            Err(_) => String::new(),
+        };
+        let findings: String = self
+            .findings
+            .iter()
+            .map(|(state, check, finding)| {
+                let line = finding.line(&finding.what);
+                format!("{} {}: {line}\n", state.as_ref(), check.name)
+            })
+            .collect();
         let end = match (self.open().count(), self.steps.len()) {
             (0, 0) => "ready: nothing would change\n".to_owned(),
             (0, steps) => format!("would change: {}\n", counted(steps, "step")),
             (open, _) => format!("refused: {}\n", counted(open, "finding")),
         };
-        let mut parts = vec![self.steps_text()?, terminal::wrapped(&findings), end];
-        parts.retain(|part| !part.is_empty());
-        Ok(parts.join("\n"))
+        let findings = terminal::wrapped(&findings);
+        Ok(terminal::paragraphs([
+            kubelet,
+            self.steps_text()?,
+            findings,
+            end,
+        ]))
     }
 
     /// The JSON output; `is_changed` is whether an apply has changed the machine.

@@ -25,16 +25,18 @@ pub(super) struct Given {
 impl Given {
     /// Takes the flags from these environment variables.
     pub(super) fn with(self, variables: &[(String, Word)]) -> Given {
-        let mut flags = Vec::new();
-        for (variable, flag) in VARIABLES {
+        let flags = VARIABLES.into_iter().filter_map(|(variable, flag)| {
             let variable = format!("{}_{variable}", self.program.to_uppercase());
-            if let Some((_, value)) = variables.iter().rfind(|(name, _)| *name == variable) {
-                let before = format!("{variable}=");
-                flags.push(Setting::new(flag, &before, &value.text, &value.from));
-            }
-        }
+            let (_, value) = variables.iter().rfind(|(name, _)| *name == variable)?;
+            Some(Setting::new(
+                flag,
+                &format!("{variable}="),
+                &value.text,
+                &value.from,
+            ))
+        });
         Given {
-            variables: flags,
+            variables: flags.collect(),
             ..self
         }
     }
@@ -53,8 +55,9 @@ pub(super) struct Rancher {
 impl Rancher {
     /// Whether `program` is k3s or RKE2 and has files on the machine.
     pub(super) fn is_installed(program: &str, root: &Root<'_>) -> bool {
-        let paths = [config(program), data(program).join("agent")];
-        paths.iter().any(|path| root.real(path).exists())
+        [config(program), data(program).join("agent")]
+            .iter()
+            .any(|path| root.real(path).exists())
     }
 
     /// Reads the configuration.
@@ -123,9 +126,8 @@ impl Rancher {
 
     /// Whether k3s or RKE2 overwrites this drop-in at each start.
     pub(super) fn writes(&self, path: &Path) -> bool {
-        path == self
-            .drop_ins()
-            .join(format!("00-{}-defaults.conf", self.program))
+        let name = format!("00-{}-defaults.conf", self.program);
+        path == self.drop_ins().join(name)
     }
 
     /// Whether k3s starts cri-dockerd in place of containerd.
@@ -154,9 +156,8 @@ fn add(flags: &mut Vec<Setting>, path: &Path, key: &str, value: &Value) {
         Value::Array(values) => values,
         value => std::slice::from_ref(value),
     };
-    for value in values.iter().filter_map(Setting::text_of) {
-        flags.push(Setting::new(name, &format!("{key}: "), &value, &from));
-    }
+    let texts = values.iter().filter_map(Setting::text_of);
+    flags.extend(texts.map(|text| Setting::new(name, &format!("{key}: "), &text, &from)));
 }
 
 fn config(program: &str) -> PathBuf {

@@ -1,6 +1,6 @@
 //! The files of the machine, below the directory that is its `/`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 
@@ -102,17 +102,18 @@ impl Root<'_> {
         if !self.runs() {
             return Vec::new();
         }
-        let mut pids: Vec<u32> = std::fs::read_dir(self.at(Path::new("/proc")))
+        let of_init = self.pid_namespace(1);
+        let file = |pid, name| self.text(Path::new(&format!("/proc/{pid}/{name}"))).ok()?;
+        std::fs::read_dir(self.at(Path::new("/proc")))
             .into_iter()
             .flatten()
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-            .collect();
-        pids.sort_unstable();
-        if let Some(of_init) = self.pid_namespace(1) {
-            pids.retain(|pid| self.pid_namespace(*pid).is_none_or(|it| it == of_init));
-        }
-        let file = |pid, name| self.text(Path::new(&format!("/proc/{pid}/{name}"))).ok()?;
-        pids.into_iter()
+            .collect::<BTreeSet<u32>>()
+            .into_iter()
+            .filter(|pid| {
+                let its = self.pid_namespace(*pid);
+                of_init.is_none() || its.is_none() || its == of_init
+            })
             .filter(|pid| file(*pid, "status").is_none_or(|status| is_of_root(&status)))
             .filter_map(|pid| Some((pid, file(pid, "cmdline")?)))
             .collect()
@@ -128,11 +129,10 @@ impl Root<'_> {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
         };
-        let mut names: Vec<_> = entries
+        entries
             .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-            .collect::<io::Result<_>>()?;
-        names.sort();
-        Ok(names)
+            .collect::<io::Result<BTreeSet<_>>>()
+            .map(Vec::from_iter)
     }
 
     /// The text of a file; `None` if the file does not exist. An error if it is not a regular file, or is larger than
@@ -154,44 +154,36 @@ impl Root<'_> {
 
     /// The files with one of these extensions in a directory, in the order of their names.
     pub(super) fn files_in(&self, folder: &Path, ends: &[&str]) -> Vec<PathBuf> {
-        let mut paths = self.paths_in(folder);
-        paths.retain(|path| {
-            ends.iter()
-                .any(|end| path.extension() == Some(end.as_ref()))
-                && !self.real(path).is_dir()
-        });
-        paths
+        self.paths_in(folder)
+            .into_iter()
+            .filter(|path| {
+                let end = path.extension();
+                ends.iter().any(|known| end == Some(known.as_ref())) && !self.real(path).is_dir()
+            })
+            .collect()
     }
 
     /// The drop-ins of the kubelet in a directory and its subdirectories, in the order of their names.
     pub(super) fn kubelet_drop_ins(&self, folder: &Path) -> Vec<PathBuf> {
-        let mut files = Vec::new();
-        for path in self.paths_in(folder) {
-            if self.real(&path).is_dir() {
-                files.extend(self.kubelet_drop_ins(&path));
-            } else if path.extension() == Some("conf".as_ref()) {
-                files.push(path);
-            }
-        }
-        files
+        self.paths_in(folder)
+            .into_iter()
+            .flat_map(|path| match path.extension() {
+                _ if self.real(&path).is_dir() => self.kubelet_drop_ins(&path),
+                Some(end) if end == "conf" => vec![path],
+                _ => Vec::new(),
+            })
+            .collect()
     }
 
     /// The files and directories in a directory, in the order of their names.
-    fn paths_in(&self, folder: &Path) -> Vec<PathBuf> {
-        let planned = self.planned.into_iter().flat_map(BTreeMap::keys);
-        let mut paths: Vec<PathBuf> = std::fs::read_dir(self.real(folder))
+    fn paths_in(&self, folder: &Path) -> BTreeSet<PathBuf> {
+        let planned = self.planned.into_iter().flat_map(BTreeMap::keys).cloned();
+        std::fs::read_dir(self.real(folder))
             .into_iter()
             .flatten()
             .filter_map(|entry| Some(folder.join(entry.ok()?.file_name())))
-            .chain(
-                planned
-                    .filter(|path| path.parent() == Some(folder))
-                    .cloned(),
-            )
-            .collect();
-        paths.sort();
-        paths.dedup();
-        paths
+            .chain(planned.filter(|path| path.parent() == Some(folder)))
+            .collect()
     }
 
     /// The value of the first document in a YAML file; `None` if the file is missing or unreadable. An unreadable file

@@ -5,18 +5,18 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::Args;
 use criswitch_client::arguments::directory;
 use criswitch_client::exit::Verdict;
 use criswitch_client::program::block_on;
-use criswitch_platform::{create_new, kernel, remove};
+use criswitch_platform::{create_new, remove};
 
 use super::changes::PRIVATE;
 use super::follow::PROGRAM;
 use super::journal::DIRECTORY;
 use super::root::Root;
-use super::transient::TransientUnit;
+use super::systemd::TransientUnit;
 
 /// The limit on standard input. A file for `explain` is smaller.
 const MAX_INPUT: u64 = 8 << 20;
@@ -51,9 +51,6 @@ pub struct RunArguments {
 
 impl RunArguments {
     pub fn run(&self) -> anyhow::Result<Verdict> {
-        if !kernel::IS_LINUX {
-            bail!("criswitch node is for nodes of Linux");
-        }
         let root = Root::of(&self.root);
         ensure!(
             root.at(Path::new(PROGRAM)).exists(),
@@ -84,8 +81,7 @@ impl RunArguments {
                 "standard input is larger than {MAX_INPUT} bytes"
             );
         }
-        let words: Vec<_> = self.words.iter().map(String::as_str).collect();
-        let ended = block_on(RUN.run(root, Path::new(PROGRAM), &words, false))?;
+        let ended = block_on(RUN.run(root, Path::new(PROGRAM), &self.words, false))?;
         // The bytes of an archive are not text.
         io::copy(
             &mut File::open(root.at(Path::new(OUTPUT)))?,

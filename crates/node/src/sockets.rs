@@ -44,38 +44,28 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
     if !unit.is_enabled(root) {
         return;
     }
-    let streams: Vec<_> = unit
-        .values("ListenStream")
-        .into_iter()
-        .map(|stream| stream.text.as_str())
-        .collect();
-    let (listen, text) = (listen.display(), listen.to_string_lossy());
-    if streams.iter().any(|stream| same(stream, &text)) {
+    let streams = unit.values("ListenStream").into_iter();
+    let streams: Vec<_> = streams.map(|stream| stream.text.as_str()).collect();
+    let listen = listen.to_string_lossy();
+    if streams.iter().any(|stream| same(stream, &listen)) {
         return;
     }
-    let place = if streams.is_empty() {
-        format!("{UNIT} has no ListenStream=")
-    } else {
-        format!("systemd listens at {}", streams.join(", "))
+    let place = match streams.as_slice() {
+        [] => format!("{UNIT} has no ListenStream="),
+        streams => format!("systemd listens at {}", streams.join(", ")),
     };
-    report(
-        findings,
-        UNIT,
-        format_args!("{place}, but \"listen\" is {listen}"),
-        format_args!(
-            "systemctl edit {UNIT}, with the lines ListenStream= and ListenStream={listen}"
-        ),
-    );
+    let what = format!("{place}, but \"listen\" is {listen}");
+    let hint =
+        format!("systemctl edit {UNIT}, with the lines ListenStream= and ListenStream={listen}");
+    report(findings, UNIT, what, hint);
 }
 
 /// Checks the path of criswitch's socket. The socket may be missing: criswitch creates it.
 fn judge_listen(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
     match fs::symlink_metadata(root.at(listen)) {
         Ok(file) if !files::is_socket(&file) => {
-            let what = format!(
-                "is {}; criswitch needs this path for its socket",
-                files::kind(&file)
-            );
+            let kind = files::kind(&file);
+            let what = format!("is {kind}; criswitch needs this path for its socket");
             report(findings, listen.display(), what, "moving it");
         }
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -107,21 +97,19 @@ fn judge_backend(backend: &BackendConfig, root: &Root<'_>, findings: &mut Vec<Fi
     let (path, name) = (backend.socket.path(), &backend.name);
     let (what, hint) = match fs::metadata(root.at(path)) {
         Ok(file) if files::is_socket(&file) => return,
-        Ok(file) => (
-            format!(
-                "backend {name:?}: this is {}, not a socket",
-                files::kind(&file)
-            ),
-            "the path of its socket",
-        ),
+        Ok(file) => {
+            let what = format!("this is {}, not a socket", files::kind(&file));
+            (what, "the path of its socket")
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => (
-            format!("backend {name:?}: this socket does not exist"),
+            "this socket does not exist".to_owned(),
             "starting the runtime",
         ),
-        Err(error) => (
-            format!("backend {name:?}: cannot be examined: {error}"),
-            "the path of its socket",
-        ),
+        Err(error) => {
+            let what = format!("cannot be examined: {error}");
+            (what, "the path of its socket")
+        }
     };
+    let what = format!("backend {name:?}: {what}");
     report(findings, path.display(), what, hint);
 }

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::actions::{Action, Actions, Work};
-use super::changes::New;
 use super::facts::MachineFacts;
 use super::journal::{DIRECTORY, NewStage};
-use super::steps::{Change, Content, PlannedStep, UNITS, text};
+use super::steps::{Content, PlannedStep, UNITS, text};
 
 const RECOVER: &str = "criswitch-recover.service";
 /// The program of the recover unit.
@@ -17,7 +16,7 @@ pub(super) const RECOVER_PROGRAM: &str = "/opt/criswitch/recover";
 pub(super) fn of<'p>(
     facts: &'p MachineFacts<'_>,
     planned: &'p [PlannedStep],
-    recover: &'p Recover,
+    [unit, link]: &'p Recover,
 ) -> Vec<NewStage<'p>> {
     let (kubelet, criswitch): (Vec<_>, Vec<_>) = planned
         .iter()
@@ -26,8 +25,8 @@ pub(super) fn of<'p>(
     vec![
         // Removed last: systemd would forget the time limits of a unit that runs if it read it again without its file.
         // It drops a unit that has ended and that no link enables.
-        temporary_stage(&recover.unit, Vec::new()),
-        temporary_stage(&recover.link, vec![reload]),
+        temporary_stage(unit, Vec::new()),
+        temporary_stage(link, vec![reload]),
         NewStage {
             files: files(&criswitch),
             actions: start_actions(facts, &criswitch),
@@ -47,7 +46,7 @@ fn temporary_stage(files: &[(PathBuf, Content)], after_undo: Vec<Action>) -> New
         is_temporary: true,
         files: files
             .iter()
-            .map(|(path, content)| ("recover", path.clone(), content.borrowed()))
+            .map(|(path, content)| ("recover", path.clone(), content))
             .collect(),
         actions: Actions {
             after_undo,
@@ -58,16 +57,14 @@ fn temporary_stage(files: &[(PathBuf, Content)], after_undo: Vec<Action>) -> New
 }
 
 /// The files that steps change.
-fn files<'p>(planned: &[&'p PlannedStep]) -> Vec<(&'p str, PathBuf, New<'p>)> {
-    let mut files = Vec::new();
-    for PlannedStep { step, changes } in planned {
-        for Change { place, content, .. } in changes {
-            if let Some(content) = content {
-                files.push((*step, place.into(), content.borrowed()));
-            }
-        }
-    }
-    files
+fn files<'p>(planned: &[&'p PlannedStep]) -> Vec<(&'p str, PathBuf, &'p Content)> {
+    planned
+        .iter()
+        .flat_map(|planned| planned.changes.iter().map(|change| (planned.step, change)))
+        .filter_map(|(step, change)| {
+            Some((step, PathBuf::from(&change.place), change.content.as_ref()?))
+        })
+        .collect()
 }
 
 fn action(step: &str, work: Work) -> Action {
@@ -107,24 +104,24 @@ fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions 
         actions.forward.extend(old.map(remove_labels));
         actions.after_undo.extend(new.map(remove_labels));
     }
+    let endpoint = facts.endpoint.clone();
     let backends: Vec<_> = wanted
         .iter()
         .flat_map(|wanted| &wanted.config.table.backends)
         .map(|backend| backend.socket.to_string())
         .collect();
     let serve = Work::Serve {
-        endpoint: facts.endpoint.clone(),
+        endpoint: endpoint.clone(),
         backends: backends.clone(),
         within: facts.specification.kubelet_timeout,
     };
     actions.forward.push(action("start", serve));
     if planned.iter().any(|planned| planned.step == "try") {
-        let (endpoint, how) = (facts.endpoint.clone(), facts.specification.tries);
+        let (tried, how) = (Work::RemoveTried { backends }, facts.specification.tries);
+        actions.before_undo.insert(0, action("try", tried));
         actions
             .forward
             .push(action("try", Work::Try { endpoint, how }));
-        let remove = action("try", Work::RemoveTried { backends });
-        actions.before_undo.insert(0, remove);
     }
     actions
 }
@@ -191,14 +188,9 @@ fn kubelet_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Action
     }
 }
 
-/// The files that undo an interrupted apply at the next boot.
-#[derive(Default)]
-pub(super) struct Recover {
-    /// The unit and its program.
-    unit: Vec<(PathBuf, Content)>,
-    /// The link that enables the unit.
-    link: Vec<(PathBuf, Content)>,
-}
+/// The files that undo an interrupted apply at the next boot: the unit and its program, and the link that enables the
+/// unit.
+pub(super) type Recover = [Vec<(PathBuf, Content)>; 2];
 
 /// The files for this machine and kubelet. None on a machine that does not run.
 pub(super) fn recover(
@@ -231,14 +223,11 @@ pub(super) fn recover(
         bytes: program,
         mode: 0o755,
     };
-    Recover {
-        unit: vec![
-            (RECOVER_PROGRAM.into(), program),
-            (units.join(RECOVER), text(&unit)),
-        ],
-        link: vec![(
-            units.join("multi-user.target.wants").join(RECOVER),
-            Content::Link(Path::new("..").join(RECOVER)),
-        )],
-    }
+    let link = units.join("multi-user.target.wants").join(RECOVER);
+    let target = Content::Link(Path::new("..").join(RECOVER));
+    let program = (RECOVER_PROGRAM.into(), program);
+    [
+        vec![program, (units.join(RECOVER), text(&unit))],
+        vec![(link, target)],
+    ]
 }

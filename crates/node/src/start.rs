@@ -100,11 +100,8 @@ impl Start {
         if start.is_none()
             && let Some(script) = SCRIPTS.iter().find(|script| root.has(script))
         {
-            unknown(
-                findings,
-                script,
-                "looked at this script, which starts the kubelet",
-            );
+            let what = "looked at this script, which starts the kubelet";
+            unknown(findings, script, what);
         }
         if start.is_some() || findings.len() > before {
             return start;
@@ -187,18 +184,13 @@ impl Start {
             return self;
         };
         let path = format!("/proc/{pid}/environ");
-        let text = root
-            .text(Path::new(&path))
-            .unwrap_or_else(|_| {
-                unknown(
-                    findings,
-                    &path,
-                    "the environment of the process cannot be read",
-                );
-                None
-            })
-            .unwrap_or_default();
+        let text = root.text(Path::new(&path)).unwrap_or_else(|_| {
+            let what = "the environment of the process cannot be read";
+            unknown(findings, &path, what);
+            None
+        });
         let variables: Vec<_> = text
+            .unwrap_or_default()
             .split('\0')
             .filter_map(|pair| pair.split_once('='))
             .map(|(name, value)| (name.to_owned(), Word::new(value, &self.from)))
@@ -326,22 +318,20 @@ fn is_set(flags: &[Setting], name: &str) -> bool {
 /// The flags of a command line, `--name=value` or `--name value`. k3s and RKE2 also take them with one dash, after
 /// which the kubelet expects flags of one letter.
 fn flags(words: &[Word], kind: Flags) -> Vec<Setting> {
-    let mut flags = Vec::new();
-    for (place, word) in words.iter().enumerate() {
+    let flags = words.iter().enumerate().filter_map(|(place, word)| {
         let flag = match word.text.strip_prefix("--") {
-            None if kind == Flags::Rancher => word.text.strip_prefix('-'),
-            flag => flag,
+            None if kind == Flags::Rancher => word.text.strip_prefix('-')?,
+            flag => flag?,
         };
-        if let Some(flag) = flag {
-            let next = words.get(place + 1).map_or("", |next| &next.text);
-            let (name, value) = flag.split_once('=').unwrap_or((flag, next));
-            flags.push(Setting::new(
-                &name.replace('_', "-"),
-                &format!("--{name}="),
-                value,
-                &word.from,
-            ));
-        }
-    }
-    flags
+        let next = words.get(place + 1).map_or("", |next| &next.text);
+        let (name, value) = flag.split_once('=').unwrap_or((flag, next));
+        let before = format!("--{name}=");
+        Some(Setting::new(
+            &name.replace('_', "-"),
+            &before,
+            value,
+            &word.from,
+        ))
+    });
+    flags.collect()
 }

@@ -8,7 +8,6 @@ use criswitch_config::{DEFAULT_LISTEN, DEFAULT_PATH};
 use criswitch_platform::files;
 use serde::Serialize;
 
-use super::changes::New;
 use super::facts::{MachineFacts, Wanted};
 use super::root::Root;
 use super::settings::same;
@@ -43,12 +42,11 @@ const SHIPPED_DROP_IN: &str = include_str!("../../../systemd/kubelet.service.d/1
 const WRITABLE: u32 = 0o022;
 const EXECUTABLE: u32 = 0o111;
 
-/// A step.
-pub(super) struct Step {
-    pub(super) name: &'static str,
-    /// The changes that the step would make, after those of the steps before.
-    changes: fn(&MachineFacts<'_>, &[PlannedStep]) -> Vec<Change>,
-}
+/// The name of a step, and the changes that the step would make, after those of the steps before.
+type Step = (
+    &'static str,
+    fn(&MachineFacts<'_>, &[PlannedStep]) -> Vec<Change>,
+);
 
 /// A step with its changes.
 #[derive(Serialize)]
@@ -73,26 +71,21 @@ pub(super) enum Content {
     Link(PathBuf),
 }
 
-#[rustfmt::skip]
 const STEPS: [Step; 8] = [
-    Step { name: "binary", changes: binary },
-    Step { name: "units", changes: units },
-    Step { name: "configuration", changes: configuration },
-    Step { name: "start", changes: start },
-    Step { name: "try", changes: tries },
-    Step { name: "endpoint", changes: endpoint },
-    Step { name: "restart", changes: restart },
-    Step { name: "verify", changes: verify },
+    ("binary", binary),
+    ("units", units),
+    ("configuration", configuration),
+    ("start", start),
+    ("try", tries),
+    ("endpoint", endpoint),
+    ("restart", restart),
+    ("verify", verify),
 ];
 
 /// The steps that have changes.
 pub(super) fn plan(facts: &MachineFacts<'_>) -> Vec<PlannedStep> {
     let mut planned: Vec<PlannedStep> = Vec::new();
-    for Step {
-        name: step,
-        changes,
-    } in STEPS
-    {
+    for (step, changes) in STEPS {
         let changes = changes(facts, &planned);
         if !changes.is_empty() {
             planned.push(PlannedStep { step, changes });
@@ -160,16 +153,12 @@ fn start(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
             program.and_then(Path::file_name) == Some("criswitchd".as_ref())
         })
     };
-    let what = match is_active {
-        false => "start",
-        true if before.is_empty() => return Vec::new(),
-        true => "restart",
-    };
-    action(
-        facts,
-        "criswitch.socket, criswitch.service",
-        what.to_owned(),
-    )
+    if is_active && before.is_empty() {
+        return Vec::new();
+    }
+    let what = if is_active { "restart" } else { "start" };
+    let units = "criswitch.socket, criswitch.service";
+    action(facts, units, what.to_owned())
 }
 
 fn tries(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
@@ -178,33 +167,23 @@ fn tries(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
         Tries::PodNetwork => "",
         Tries::HostNetwork => " with the host network",
     };
-    if has(before, "start") {
-        action(
-            facts,
-            "handlers",
-            format!("start a pod of each{how}, and remove it"),
-        )
-    } else {
-        Vec::new()
+    if !has(before, "start") {
+        return Vec::new();
     }
+    let what = format!("start a pod of each{how}, and remove it");
+    action(facts, "handlers", what)
 }
 
 fn endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
     let Ok(layout) = &facts.layout else {
         return Vec::new();
     };
-    let mut changes = of_files(
-        &facts.root,
-        layout
-            .changes
-            .iter()
-            .map(|(path, new)| (path.clone(), text(new))),
-    );
-    for change in &mut changes {
-        change.what = format!(
-            "{}: the kubelet's endpoint {} becomes {}",
-            change.what, layout.endpoint, facts.endpoint
-        );
+    let files = layout.changes.iter();
+    let files = files.map(|(path, new)| (path.clone(), text(new)));
+    let (old, new) = (&layout.endpoint, &facts.endpoint);
+    let mut changes = of_files(&facts.root, files);
+    for Change { what, .. } in &mut changes {
+        *what += &format!(": the kubelet's endpoint {old} becomes {new}");
     }
     changes
 }
@@ -249,36 +228,27 @@ fn action(facts: &MachineFacts<'_>, place: &str, what: String) -> Vec<Change> {
 
 /// The changes of the files that do not have their content yet.
 fn of_files(root: &Root<'_>, files: impl IntoIterator<Item = (PathBuf, Content)>) -> Vec<Change> {
-    let mut changes = Vec::new();
-    for (path, content) in files {
-        let real = root.at(&path);
-        if content.is_at(&real) {
-            continue;
-        }
-        let verb = match fs::symlink_metadata(&real) {
-            Ok(_) => "replace",
-            Err(_) => "create",
-        };
-        changes.push(Change {
-            place: path.display().to_string(),
-            what: match &content {
-                Content::Link(target) => format!("{verb} the link to {}", target.display()),
-                _ => verb.to_owned(),
-            },
-            content: Some(content),
-        });
-    }
-    changes
+    files
+        .into_iter()
+        .filter(|(path, content)| !content.is_at(&root.at(path)))
+        .map(|(path, content)| {
+            let verb = match fs::symlink_metadata(root.at(&path)) {
+                Ok(_) => "replace",
+                Err(_) => "create",
+            };
+            Change {
+                place: path.display().to_string(),
+                what: match &content {
+                    Content::Link(target) => format!("{verb} the link to {}", target.display()),
+                    Content::File { .. } => verb.to_owned(),
+                },
+                content: Some(content),
+            }
+        })
+        .collect()
 }
 
 impl Content {
-    pub(super) fn borrowed(&self) -> New<'_> {
-        match self {
-            Content::Link(target) => New::Link(target),
-            Content::File { bytes, mode } => New::File(bytes, *mode),
-        }
-    }
-
     fn is_at(&self, path: &Path) -> bool {
         match self {
             Content::Link(target) => fs::read_link(path).is_ok_and(|old| old == *target),
@@ -288,9 +258,5 @@ impl Content {
                 is_safe && fs::read(path).is_ok_and(|old| old == *bytes)
             }
         }
-    }
-
-    pub(super) fn is_program(&self) -> bool {
-        matches!(self, Content::File { mode, .. } if mode & EXECUTABLE != 0)
     }
 }

@@ -38,40 +38,46 @@ const MANAGER: &str = "/org/freedesktop/systemd1";
 #[derive(Clone, Copy)]
 pub(super) struct Systemd<'a>(pub(super) &'a Path);
 
-/// A service that exists while it runs, or has failed.
-pub(super) struct TransientService<'a> {
-    pub(super) name: &'a str,
-    pub(super) command: &'a [String],
-    /// These run after the end of the command, as far as their programs exist. Their failures do not count.
-    pub(super) after: &'a [Vec<String>],
-    pub(super) directory: &'a str,
+/// A unit that runs one command after another. It exists while it runs, or has failed.
+pub(super) struct TransientUnit {
+    pub(super) name: &'static str,
     /// The file with the input, if there is one.
-    pub(super) input: Option<&'a str>,
-    /// The file that gets the output.
-    pub(super) output: &'a str,
-    /// The file that gets standard error; without one, `output` gets it.
-    pub(super) errors: Option<&'a str>,
+    pub(super) input: Option<&'static str>,
+    /// The output of the last command, also on a machine without systemd's journal.
+    pub(super) output: &'static str,
+    /// The file for standard error; without one, `output` has it.
+    pub(super) errors: Option<&'static str>,
+    /// The arguments of the command that follows the end of each command.
+    pub(super) after: &'static [&'static str],
 }
 
 impl Systemd<'_> {
-    pub(super) async fn start(&self, service: &TransientService<'_>) -> anyhow::Result<()> {
+    /// Starts a unit with a command. `after` has commands that run after its end, as far as their programs exist. Their
+    /// failures do not count.
+    pub(super) async fn start(
+        &self,
+        unit: &TransientUnit,
+        command: Vec<String>,
+        after: &[Vec<String>],
+        directory: &Path,
+    ) -> anyhow::Result<()> {
         let mut body = MarshalledBody::default();
-        body.text(service.name).text("fail");
+        body.text(unit.name).text("fail");
         body.array(8, |body| {
-            body.property("Description", &service.command.join(" "));
+            body.property("Description", &command.join(" "));
             // The directory may be removed before `after` runs.
-            body.property("WorkingDirectory", &format!("-{}", service.directory));
-            if let Some(input) = service.input {
+            body.property("WorkingDirectory", &format!("-{}", directory.display()));
+            if let Some(input) = unit.input {
                 body.property("StandardInputFile", input);
             }
-            body.property("StandardOutputFileToAppend", service.output);
-            if let Some(errors) = service.errors {
+            body.property("StandardOutputFileToAppend", unit.output);
+            if let Some(errors) = unit.errors {
                 body.property("StandardErrorFileToAppend", errors);
             }
             // Of this type, a service that is stopped has failed.
             body.property("Type", "oneshot");
-            body.commands("ExecStart", &[service.command.to_vec()], false);
-            body.commands("ExecStopPost", service.after, true);
+            body.commands("ExecStart", &[command], false);
+            body.commands("ExecStopPost", after, true);
             // A program that the command has started may ignore the signals that end the unit. With version 1 of
             // cgroups, systemd may also miss its end.
             body.name("TimeoutStopUSec").signature("t").align(8);
@@ -230,12 +236,9 @@ fn text_of(bytes: &[u8]) -> Option<String> {
 /// The name of a unit in the path of its object.
 fn escaped(unit: &str) -> String {
     unit.bytes()
-        .map(|byte| {
-            if byte.is_ascii_alphanumeric() {
-                char::from(byte).to_string()
-            } else {
-                format!("_{byte:02x}")
-            }
+        .map(|byte| match byte {
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => char::from(byte).to_string(),
+            _ => format!("_{byte:02x}"),
         })
         .collect()
 }

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,25 +18,12 @@ use super::changes::{PRIVATE, make_directories, missing};
 use super::journal::DIRECTORY;
 use super::root::Root;
 use super::stages::RECOVER_PROGRAM;
-use super::systemd::{SOCKET, Systemd, TransientService};
+use super::systemd::{SOCKET, Systemd, TransientUnit};
 
 /// The pause between two looks at a unit.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The limit on the output of a unit that is read.
 const MAX_OUTPUT: u64 = 1 << 20;
-
-/// A unit that runs one command after another.
-pub(super) struct TransientUnit {
-    pub(super) name: &'static str,
-    /// The file with the input, if there is one.
-    pub(super) input: Option<&'static str>,
-    /// The output of the last command, also on a machine without systemd's journal.
-    pub(super) output: &'static str,
-    /// The file for standard error; without one, `output` has it.
-    pub(super) errors: Option<&'static str>,
-    /// The arguments of the command that follows the end of each command.
-    pub(super) after: &'static [&'static str],
-}
 
 /// Changes the machine. The name is a lock, and after the end of a command the unit undoes what is incomplete.
 pub(super) const APPLY: TransientUnit = TransientUnit {
@@ -68,13 +56,12 @@ const PROGRESS: &str = "/var/lib/criswitch/node/apply.err";
 /// output for programs has no progress in it.
 pub(super) fn run(is_for_programs: bool) -> anyhow::Result<Verdict> {
     let program = std::env::current_exe()?;
-    let words: Vec<_> = std::env::args_os()
+    let mut arguments = std::env::args_os()
         .skip(1)
         .map(|word| word.into_string())
-        .collect::<Result<_, _>>()
+        .collect::<Result<Vec<_>, _>>()
         .map_err(|word| anyhow!("the argument {} is not UTF-8", word.display()))?;
-    let mut arguments: Vec<_> = words.iter().map(String::as_str).collect();
-    arguments.push("--here");
+    arguments.push("--here".to_owned());
     make_directories(&missing(Path::new(DIRECTORY)))?;
     let root = Root::of(Path::new("/"));
     let unit = TransientUnit {
@@ -91,7 +78,7 @@ impl TransientUnit {
         &self,
         root: &Root<'_>,
         program: &Path,
-        arguments: &[&str],
+        arguments: &[String],
         is_shown: bool,
     ) -> anyhow::Result<EndedCommand> {
         ensure!(
@@ -117,16 +104,9 @@ impl TransientUnit {
             after => vec![command(RECOVER_PROGRAM, after), command(program, after)],
         };
         let directory = std::env::current_dir()?;
-        let service = TransientService {
-            name: self.name,
-            command: &command(program, arguments),
-            after: &after,
-            directory: &directory.to_string_lossy(),
-            input: self.input,
-            output: self.output,
-            errors: self.errors,
-        };
-        Systemd(&socket(root)).start(&service).await?;
+        Systemd(&socket(root))
+            .start(self, command(program, arguments), &after, &directory)
+            .await?;
         let output = self.follow(root, Some(output), is_shown).await?;
         if let Some(errors) = self.errors {
             Self::show_errors(&root.at(Path::new(errors)))?;
@@ -211,10 +191,10 @@ impl TransientUnit {
     }
 }
 
-fn command(program: &str, arguments: &[&str]) -> Vec<String> {
-    let mut words = vec![program.to_owned()];
-    words.extend(arguments.iter().map(|word| (*word).to_owned()));
-    words
+fn command(program: &str, arguments: &[impl ToString]) -> Vec<String> {
+    iter::once(program.to_owned())
+        .chain(arguments.iter().map(ToString::to_string))
+        .collect()
 }
 
 fn socket(root: &Root<'_>) -> PathBuf {

@@ -4,8 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use criswitch_client::program::block_on;
-use criswitch_client::program::within;
+use criswitch_client::program::{block_on, within};
 use criswitch_client::running::{Running, TRY_LABEL, TRY_NAMESPACE};
 use criswitch_client::terminal::progress;
 use criswitch_config::address::Address;
@@ -65,11 +64,9 @@ async fn remove_at(socket: &Address) -> anyhow::Result<()> {
     };
     let (pods, _) = runtime.workloads().await?;
     for pod in pods {
-        let is_of_namespace = pod
-            .metadata
-            .is_some_and(|names| names.namespace == TRY_NAMESPACE);
+        let namespace = pod.metadata.map(|names| names.namespace);
         // A namespace of the cluster may have this name, too.
-        if is_of_namespace && pod.labels.contains_key(TRY_LABEL) {
+        if namespace.as_deref() == Some(TRY_NAMESPACE) && pod.labels.contains_key(TRY_LABEL) {
             runtime.end_pod(&pod.id).await?;
         }
     }
@@ -86,10 +83,8 @@ impl TryResult {
             Some(why) => format!("failed: {why}"),
         };
         progress(&format!("try: handler {} {end}\n", self.handler));
-        let failure = failure.filter(|_| !self.untested).into_iter();
-        let failures: Vec<_> = failure
-            .chain(self.leftovers.iter().map(String::as_str))
-            .collect();
+        let mut failures = Vec::from_iter(failure.filter(|_| !self.untested));
+        failures.extend(self.leftovers.iter().map(String::as_str));
         (!failures.is_empty()).then(|| format!("handler {}: {}", self.handler, failures.join("; ")))
     }
 }

@@ -26,13 +26,8 @@ pub(super) const DIRECTORIES: [&str; 5] = [
 const SPECIFIERS: [(char, &str); 4] = [('t', "/run"), ('S', "/var/lib"), ('E', "/etc"), ('%', "%")];
 
 /// The keys that this file and its callers read.
-const KEYS: [&str; 5] = [
-    "ExecStart",
-    "Environment",
-    "EnvironmentFile",
-    "UnsetEnvironment",
-    "ListenStream",
-];
+#[rustfmt::skip]
+const KEYS: [&str; 5] = ["ExecStart", "Environment", "EnvironmentFile", "UnsetEnvironment", "ListenStream"];
 
 /// A word of a command line, and the file or process that has it.
 #[derive(Clone)]
@@ -70,13 +65,12 @@ impl Unit {
     pub(super) fn read(root: &Root<'_>, name: &str) -> Unit {
         let asked = root.is_this_machine().then(|| reported_files(name));
         let files = asked.flatten().unwrap_or_else(|| files(root, name));
-        let (mut is_there, mut is_masked) = (false, false);
-        if let Some(file) = files.first().filter(|file| file.ends_with(name)) {
-            is_there = true;
-            is_masked = root
-                .text(file)
-                .is_ok_and(|text| text.is_none_or(|text| text.trim().is_empty()));
-        }
+        let own = files.first().filter(|file| file.ends_with(name));
+        let is_there = own.is_some();
+        let is_masked = own.is_some_and(|file| {
+            let text = root.text(file);
+            text.is_ok_and(|text| text.is_none_or(|text| text.trim().is_empty()))
+        });
         let (mut texts, mut unreadable) = (Vec::new(), Vec::new());
         for file in files {
             match root.text(&file) {
@@ -161,28 +155,18 @@ impl Unit {
 
     /// The values of a key. In systemd, an empty value clears the values before it.
     pub(super) fn values(&self, key: &str) -> Vec<&Word> {
-        let mut values = Vec::new();
-        for (_, value) in self.lines.iter().filter(|(name, _)| name == key) {
-            if value.text.is_empty() {
-                values.clear();
-            } else {
-                values.push(value);
-            }
-        }
-        values
+        let lines = self.lines.iter().filter(|(name, _)| name == key);
+        let values: Vec<_> = lines.map(|(_, value)| value).collect();
+        let mut runs = values.rsplit(|value| value.text.is_empty());
+        runs.next().unwrap_or_default().to_vec()
     }
 
     /// The words of the last `ExecStart=`, with the values of the environment variables. Reports the environment files
     /// that the unit needs and that cannot be read.
     pub(super) fn command(&self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<Word> {
         for (file, what) in &self.ignored {
-            let section = section(&self.name);
-            report(
-                findings,
-                file,
-                what,
-                format_args!("moving it below [{section}]"),
-            );
+            let hint = format!("moving it below [{}]", section(&self.name));
+            report(findings, file, what, hint);
         }
         let commands = self.values("ExecStart");
         let Some(&line) = commands.last() else {
@@ -219,23 +203,24 @@ impl Unit {
         root: &Root<'_>,
         findings: &mut Vec<Finding>,
     ) -> Vec<(String, Word)> {
-        let mut found = Vec::new();
-        for Word { text, from } in self.values("Environment") {
-            for pair in words(&self.specified(text), from) {
-                if let Some((name, value)) = pair.text.split_once('=') {
-                    found.push((name.to_owned(), Word::new(value, from)));
-                }
-            }
-        }
+        let mut found: Vec<_> = self
+            .values("Environment")
+            .iter()
+            .flat_map(|Word { text, from }| words(&self.specified(text), from))
+            .filter_map(|pair| {
+                let (name, value) = pair.text.split_once('=')?;
+                Some((name.to_owned(), Word::new(value, &pair.from)))
+            })
+            .collect();
         for Word { text, .. } in self.values("EnvironmentFile") {
             let text = self.specified(text);
             let path = text.trim_start_matches('-');
             match root.text(Path::new(path)) {
-                Ok(Some(file)) => {
-                    for Assignment { key, value, .. } in assignments(&in_lines(&file)) {
-                        found.push((key, Word::new(&file_value(&value), path)));
-                    }
-                }
+                Ok(Some(file)) => found.extend(
+                    assignments(&in_lines(&file))
+                        .into_iter()
+                        .map(|it| (it.key, Word::new(&file_value(&it.value), path))),
+                ),
                 Ok(None) if path != text && !path.contains(['%', '*', '?', '[']) => {}
                 _ => self.report_unreadable(findings, path),
             }

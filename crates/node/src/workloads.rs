@@ -34,11 +34,10 @@ pub(super) fn at(endpoint: &str) -> anyhow::Result<Workloads> {
 /// Checks that each pod and container that ran in `before` runs at an endpoint. A container may have ended on its own.
 pub(super) fn kept(before: &Workloads, endpoint: &str) -> anyhow::Result<()> {
     let (now, ended) = now(endpoint, before)?;
-    let changes = changes(before, &now, &ended);
+    let changes = changes(before, &now, &ended).join(", ");
     ensure!(
         changes.is_empty(),
-        "not all that ran before runs: {}",
-        changes.join(", ")
+        "not all that ran before runs: {changes}"
     );
     Ok(())
 }
@@ -108,21 +107,20 @@ fn workloads(pods: Vec<PodSandbox>, containers: Vec<Container>) -> Workloads {
 
 /// The changes of the pods and containers that ran.
 fn changes(before: &Workloads, now: &Workloads, ended: &BTreeSet<String>) -> Vec<String> {
-    let mut changes = Vec::new();
-    for (id, was) in before.iter().filter(|(_, was)| was.runs) {
+    let ran = before.iter().filter(|(_, was)| was.runs);
+    ran.filter_map(|(id, was)| {
         let how = match now.get(id) {
             None => "is gone",
             Some(is) if is.created_at != was.created_at => "was created again",
-            Some(is) if is.runs => continue,
+            Some(is) if is.runs => return None,
             Some(_) if was.is_replaced(now) => "was restarted",
-            Some(_) if ended.contains(id) || has_ended_with_containers(id, before, ended) => {
-                continue;
-            }
+            Some(_) if ended.contains(id) => return None,
+            Some(_) if has_ended_with_containers(id, before, ended) => return None,
             Some(_) => "was stopped",
         };
-        changes.push(format!("{} {how}", was.name));
-    }
-    changes
+        Some(format!("{} {how}", was.name))
+    })
+    .collect()
 }
 
 /// Whether all containers of a pod that ran have ended on their own: then the kubelet stops the pod.

@@ -138,15 +138,6 @@ pub struct FreeSpace {
     pub free_inodes: u64,
 }
 
-/// The file system of a directory for a new file, or of a file for a change.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct WriteTarget {
-    /// Whether the file system is read-only.
-    pub is_read_only: bool,
-    /// Whether the file system runs no programs.
-    pub is_no_exec: bool,
-}
-
 /// The extended attributes of security modules begin with this.
 const SECURITY: &str = "security.";
 

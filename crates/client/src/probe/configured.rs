@@ -44,12 +44,12 @@ pub struct Runtime {
 /// The configuration in a verbose Status; `None` if the runtime does not report it. containerd and newer versions of
 /// CRI-O report it.
 pub(super) fn configured(status: &StatusResponse) -> Option<Configured> {
-    let config = facts::configuration(&status.info)?;
-    let text = |pointer| config.pointer(pointer).and_then(Value::as_str);
-    let default = text("/containerd/defaultRuntimeName").or_else(|| text("/crio/DefaultRuntime"));
+    let config = &facts::configuration(&status.info)?;
+    let default = text(config, "/containerd/defaultRuntimeName")
+        .or_else(|| text(config, "/crio/DefaultRuntime"));
     Some(Configured {
-        cgroup_driver: facts::configured_cgroup_driver(&config).map(facts::cgroup_driver_name),
-        default: default.filter(|name| !name.is_empty()).map(str::to_owned),
+        cgroup_driver: facts::configured_cgroup_driver(config).map(facts::cgroup_driver_name),
+        default: default.map(str::to_owned),
         runtimes: config
             .pointer("/containerd/runtimes")
             .and_then(Value::as_object)
@@ -61,31 +61,36 @@ pub(super) fn configured(status: &StatusResponse) -> Option<Configured> {
             Some(_) => Some(true),
             None => config.get("enableSelinux").and_then(Value::as_bool),
         },
-        pause_image: text("/sandboxImage").map(str::to_owned),
+        pause_image: text(config, "/sandboxImage").map(str::to_owned),
     })
+}
+
+/// A text of a configuration that is not empty.
+fn text<'c>(config: &'c Value, pointer: &str) -> Option<&'c str> {
+    config
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .filter(|text| !text.is_empty())
 }
 
 /// A handler in containerd's configuration.
 fn runtime(handler: &Value) -> Runtime {
-    let text = |pointer| {
-        handler
-            .pointer(pointer)
-            .and_then(Value::as_str)
-            .filter(|text| !text.is_empty())
-    };
-    let binary = text("/options/BinaryName").or_else(|| text("/runtimeEngine"));
+    let runtime_type = text(handler, "/runtimeType").unwrap_or_default();
+    let binary = text(handler, "/options/BinaryName")
+        .or_else(|| text(handler, "/runtimeEngine"))
+        .unwrap_or_default();
     Runtime {
         kind: RuntimeKind::of_program(Program {
-            path: text("/runtimePath").unwrap_or_default(),
-            runtime_type: text("/runtimeType").unwrap_or_default(),
-            binary: binary.unwrap_or_default(),
+            path: text(handler, "/runtimePath").unwrap_or_default(),
+            runtime_type,
+            binary,
         }),
         privileged_without_host_devices: handler
             .get("privileged_without_host_devices")
             .and_then(Value::as_bool),
-        config_path: text("/options/ConfigPath").map(str::to_owned),
-        is_nvidia: binary.is_some_and(|binary| binary.contains("nvidia-container-runtime")),
-        shim: text("/runtimeType").unwrap_or_default().to_owned(),
+        config_path: text(handler, "/options/ConfigPath").map(str::to_owned),
+        is_nvidia: binary.contains("nvidia-container-runtime"),
+        shim: runtime_type.to_owned(),
         hypervisor: handler
             .pointer("/options/SandboxIsolation")
             .and_then(Value::as_u64)

@@ -59,9 +59,8 @@ impl Walk<'_> {
     fn handler_fields(&mut self, row: &KeyValue<'_>, fields: &DeTable<'_>) -> Route {
         let before = self.problems.len();
         let mut fields = self.fields("handlers", fields);
-        let mut text = |name| fields.texts.remove(name);
-        let (backend, socket, backend_handler) = (text("backend"), text("socket"), text("handler"));
-        let kind = text("kind");
+        let [backend, socket, backend_handler, kind] =
+            ["backend", "socket", "handler", "kind"].map(|name| fields.texts.remove(name));
         let target = match (backend, socket) {
             (Some(backend), None) => Some(backend.map(RowTarget::Backend)),
             (None, Some(socket)) => Some(socket.map(RowTarget::Socket)),

@@ -1,12 +1,14 @@
 //! Describes rows of the RPC table in words, for `criswitch routes` and docs/rpcs.md.
 
+use serde::{Serialize, Serializer};
+
 use super::{
     Filter, Goes, ImageRule, Join, Kind, Lacking, List, Merge, Row, Service, Silent, Then, Unknown,
 };
-use crate::codec::protobuf::Path;
 
 /// A row of the RPC table in words. Any text may be empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Words {
     /// The service and name, such as `RuntimeService/Version`.
     pub rpc: String,
@@ -19,7 +21,12 @@ pub struct Words {
     /// The reply for an id that no backend knows.
     pub unknown_id: &'static str,
     /// `yes` if a runtime may lack the RPC.
+    #[serde(serialize_with = "is_yes")]
     pub optional: &'static str,
+}
+
+fn is_yes<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(!text.is_empty())
 }
 
 impl Row {
@@ -41,7 +48,7 @@ impl Row {
             Goes::Handler(_) => "the handler's backend",
             Goes::Owner(Kind::Pod, ..) | Goes::OwnerWithImage(_) => "the pod's owner",
             Goes::Owner(Kind::Container, ..) => "the container's owner",
-            Goes::All(filter, _) if paths(filter).next().is_some() => {
+            Goes::All(filter, _) if !filter_key(filter).is_empty() => {
                 "all, or the owner of the filter's id"
             }
             Goes::All(_, Merge::RemoveProfile) => "all that list the digest",
@@ -89,33 +96,28 @@ impl Row {
             }
             _ => "unchanged".into(),
         };
-        let reply = match self.probe() {
-            Some(_) => {
-                reply + "; with an empty id Unimplemented if a backend that gets pods lacks it"
-            }
-            None => reply,
+        let probe = match self.probe() {
+            Some(_) => "; with an empty id Unimplemented if a backend that gets pods lacks it",
+            None => "",
         };
-        match (&self.then, &self.goes) {
-            (
-                Then::Rename(_)
-                | Then::HaveImage(_)
-                | Then::List(List::Pods | List::Containers | List::Images),
-                _,
-            )
-            | (_, Goes::All(_, Merge::Events)) => reply + "; handlers have the names of the rows",
-            (Then::CompleteUrl(_), _) => reply + "; a URL that begins with // gets the scheme http",
+        let edited = match (&self.then, &self.goes) {
+            (Then::Rename(_) | Then::HaveImage(_), _)
+            | (Then::List(List::Pods | List::Containers | List::Images), _)
+            | (_, Goes::All(_, Merge::Events)) => "; handlers have the names of the rows",
+            (Then::CompleteUrl(_), _) => "; a URL that begins with // gets the scheme http",
             (Then::List(List::PodMetrics), _) => {
-                reply + "; label values are in the order of ListMetricDescriptors"
+                "; label values are in the order of ListMetricDescriptors"
             }
-            _ => reply,
-        }
+            _ => "",
+        };
+        reply + probe + edited
     }
 
     fn unknown_id(&self) -> &'static str {
         match &self.goes {
             Goes::Owner(_, _, Unknown::Ok) => "OK",
             Goes::Owner(_, _, Unknown::NotFound) | Goes::OwnerWithImage(_) => "NotFound",
-            Goes::All(filter, _) if paths(filter).next().is_some() => "an empty list",
+            Goes::All(filter, _) if !filter_key(filter).is_empty() => "an empty list",
             _ => "",
         }
     }
@@ -177,16 +179,15 @@ fn short(service: Service) -> &'static str {
     name.rsplit_once('.').map_or(name, |(_, short)| short)
 }
 
-fn paths(filter: &Filter) -> impl Iterator<Item = Path> {
-    let id = filter.id.map(|(_, path)| path);
-    [id, filter.pod, filter.labels].into_iter().flatten()
-}
-
+/// The fields of a filter that narrow a list; empty if it has none.
 fn filter_key(filter: &Filter) -> String {
-    let names = [
+    [
         filter.id.map(|_| "filter.id"),
         filter.pod.map(|_| "filter.pod_sandbox_id"),
         filter.labels.map(|_| "filter.label_selector"),
-    ];
-    names.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    ]
+    .into_iter()
+    .flatten()
+    .collect::<Vec<_>>()
+    .join(", ")
 }

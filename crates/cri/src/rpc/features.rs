@@ -1,6 +1,8 @@
 //! The features that a runtime reports in its Status: the bools of `RuntimeFeatures` and of `RuntimeHandlerFeatures`.
 //! `tests/table.rs` compares them with the interface.
 
+use std::collections::BTreeSet;
+
 use prost::Message;
 
 use super::ROWS;
@@ -22,8 +24,9 @@ impl Feature {
     /// Whether criswitch serves the RPCs that the feature stands for. The kubelet makes these calls if the node has the
     /// feature, and does not repeat a call that is `Unimplemented`.
     pub fn is_served(&self) -> bool {
-        let mut rpcs = self.rpcs.iter();
-        rpcs.all(|rpc| ROWS.iter().any(|row| row.name == *rpc))
+        self.rpcs
+            .iter()
+            .all(|rpc| ROWS.iter().any(|row| row.name == *rpc))
     }
 }
 
@@ -68,20 +71,22 @@ pub fn of_handler(features: &RuntimeHandlerFeatures) -> Vec<&'static str> {
 
 /// The names of the features of `all` that the encoded message `features` has.
 pub fn names(all: &[Feature], features: &[u8]) -> Vec<&'static str> {
-    let has = |feature: &&Feature| is_true(features, feature.number) == Ok(true);
-    all.iter().filter(has).map(|it| it.name).collect()
+    all.iter()
+        .filter(|feature| is_true(features, feature.number) == Ok(true))
+        .map(|feature| feature.name)
+        .collect()
 }
 
 /// The fields of the encoded message `features` that are true and not in `all`: features of a later version of the CRI.
 pub fn unknown(all: &[Feature], features: &[u8]) -> Vec<u32> {
-    let numbers = protobuf::fields(features).flatten().map(|it| it.number);
-    let is_known = |number: u32| all.iter().any(|feature| feature.number == number);
-    let mut unknown: Vec<_> = numbers
-        .filter(|number| !is_known(*number) && is_true(features, *number) == Ok(true))
-        .collect();
-    unknown.sort_unstable();
-    unknown.dedup();
-    unknown
+    protobuf::fields(features)
+        .flatten()
+        .map(|field| field.number)
+        .filter(|number| all.iter().all(|feature| feature.number != *number))
+        .filter(|number| is_true(features, *number) == Ok(true))
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect()
 }
 
 /// Whether the field with this number is a bool and true.

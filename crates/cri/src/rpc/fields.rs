@@ -89,11 +89,6 @@ messages! {
 pub const ITEMS: u32 = 1;
 /// The field with the filter of a list request. Its number is the same in every request with a filter.
 pub const FILTER: u32 = 1;
-/// The path to the id of a listed item. The path is the same for pods, containers and images.
-pub const LISTED_ID: Path = &[1];
-/// The path to the id in a request for one pod or container. The path is the same in all these requests.
-pub const REQUESTED_ID: Path = &[1];
-
 /// The strings of an image spec.
 pub const IMAGE_TEXTS: [u32; 4] = [
     image_spec::IMAGE,
@@ -101,36 +96,117 @@ pub const IMAGE_TEXTS: [u32; 4] = [
     image_spec::RUNTIME_HANDLER,
     image_spec::IMAGE_REF,
 ];
-/// The pod's configuration in `PullImage`, `PullSecurityProfile` and `CreateContainer`.
-pub const POD_CONFIG: Path = &[create_container_request::SANDBOX_CONFIG];
-/// The annotations in the pod's configuration in `PullImage`, `PullSecurityProfile` and `CreateContainer`.
-pub const POD_ANNOTATIONS: Path = &[
-    create_container_request::SANDBOX_CONFIG,
-    pod_sandbox_config::ANNOTATIONS,
-];
-/// The handler of an image spec.
-pub const SPEC_HANDLER: Path = &[image_spec::RUNTIME_HANDLER];
+
+/// Makes a constant of each path.
+macro_rules! paths {
+    ($($(#[$about:meta])* $name:ident = [$($field:expr),* $(,)?];)*) => {
+        $($(#[$about])* pub const $name: Path = &[$($field),*];)*
+    };
+}
+
+paths! {
+    /// The path to the id of a listed item. The path is the same for pods, containers and images.
+    LISTED_ID = [1];
+    /// The path to the id in a request for one pod or container. The path is the same in all these requests.
+    REQUESTED_ID = [1];
+    /// The pod's configuration in `PullImage`, `PullSecurityProfile` and `CreateContainer`.
+    POD_CONFIG = [create_container_request::SANDBOX_CONFIG];
+    /// The annotations in the pod's configuration in `PullImage`, `PullSecurityProfile` and `CreateContainer`.
+    POD_ANNOTATIONS = [create_container_request::SANDBOX_CONFIG, pod_sandbox_config::ANNOTATIONS];
+    /// The handler of an image spec.
+    SPEC_HANDLER = [image_spec::RUNTIME_HANDLER];
+    /// The container or pod that an event is about.
+    EVENT_ID = [container_event_response::CONTAINER_ID];
+    /// The id of an event's pod.
+    EVENT_POD = [container_event_response::POD_SANDBOX_STATUS, pod_sandbox_status::ID];
+    /// The handler of an event's pod.
+    EVENT_HANDLER = [container_event_response::POD_SANDBOX_STATUS, pod_sandbox_status::RUNTIME_HANDLER];
+    /// The uid of an event's pod.
+    EVENT_POD_UID = [
+        container_event_response::POD_SANDBOX_STATUS, pod_sandbox_status::METADATA, pod_sandbox_metadata::UID,
+    ];
+    /// The ids of the containers of an event's pod.
+    EVENT_CONTAINERS = [container_event_response::CONTAINERS_STATUSES, container_status::ID];
+    /// The handler in the reply to `PodSandboxStatus`.
+    STATUS_HANDLER = [pod_sandbox_status_response::STATUS, pod_sandbox_status::RUNTIME_HANDLER];
+    /// The state in a pod's status.
+    POD_STATE = [pod_sandbox_status_response::STATUS, pod_sandbox_status::STATE];
+    /// The state in a container's status.
+    CONTAINER_STATE = [container_status_response::STATUS, container_status::STATE];
+    /// Whether a request for a pod's or a container's status asks for verbose information too.
+    VERBOSE_STATUS = [pod_sandbox_status_request::VERBOSE];
+    /// The pod of a new container.
+    CONTAINER_POD = [create_container_request::POD_SANDBOX_ID];
+    /// The labels of a new container.
+    CONTAINER_LABELS = [create_container_request::CONFIG, container_config::LABELS];
+    /// The image of a new container.
+    CONTAINER_IMAGE = [create_container_request::CONFIG, container_config::IMAGE, image_spec::IMAGE];
+    /// The name of a new container's image in the pod's manifest.
+    CONTAINER_IMAGE_NAME = [
+        create_container_request::CONFIG, container_config::IMAGE, image_spec::USER_SPECIFIED_IMAGE,
+    ];
+    /// The image in the request of an image call.
+    IMAGE_REFERENCE = [image_status_request::IMAGE, image_spec::IMAGE];
+    /// The name or id in the filter of a list of images.
+    FILTER_IMAGE = [FILTER, image_filter::IMAGE, image_spec::IMAGE];
+    /// The pod's annotations in the image spec of an `ImageStatus`.
+    IMAGE_ANNOTATIONS = [image_status_request::IMAGE, image_spec::ANNOTATIONS];
+    /// The URL in the replies to `Exec`, `Attach` and `PortForward`.
+    STREAMING_URL = [exec_response::URL];
+    /// The id of the image in the reply to `ImageStatus`.
+    STATUS_IMAGE_ID = [image_status_response::IMAGE, image::ID];
+    /// The uid of the pod that an image or a security profile is pulled for.
+    PULL_UID = [pull_image_request::SANDBOX_CONFIG, pod_sandbox_config::METADATA, pod_sandbox_metadata::UID];
+    /// The id of the pulled image.
+    PULLED_IMAGE = [pull_image_response::IMAGE_REF];
+    /// The digest of the security profile to remove.
+    PROFILE_DIGEST = [remove_security_profile_request::DIGEST];
+    /// The handler of a new pod.
+    RUN_HANDLER = [run_pod_sandbox_request::RUNTIME_HANDLER];
+    /// The configuration of a new pod.
+    RUN_CONFIG = [run_pod_sandbox_request::CONFIG];
+    /// The id of a new pod.
+    RUN_POD = [run_pod_sandbox_response::POD_SANDBOX_ID];
+    /// The id of a new container.
+    NEW_CONTAINER = [create_container_response::CONTAINER_ID];
+    /// The handler of a pod to restore.
+    RESTORE_HANDLER = [restore_pod_request::RUNTIME_HANDLER];
+    /// The configuration of a pod to restore.
+    RESTORE_CONFIG = [restore_pod_request::CONFIG];
+    /// The id of a restored pod.
+    RESTORED_POD = [restore_pod_response::POD_SANDBOX_ID];
+    /// The ids of the containers of a restored pod.
+    RESTORED_CONTAINERS = [restore_pod_response::RESTORED_CONTAINERS, restored_container::CONTAINER_ID];
+    /// The mount point of a file system of images.
+    IMAGE_MOUNTPOINT = [
+        image_fs_info_response::IMAGE_FILESYSTEMS, filesystem_usage::FS_ID, filesystem_identifier::MOUNTPOINT,
+    ];
+    /// The mount point of a file system of containers.
+    CONTAINER_MOUNTPOINT = [
+        image_fs_info_response::CONTAINER_FILESYSTEMS, filesystem_usage::FS_ID, filesystem_identifier::MOUNTPOINT,
+    ];
+    /// The id of the pod or container that an item of stats describes.
+    STATS_ID = [pod_sandbox_stats::ATTRIBUTES, pod_sandbox_attributes::ID];
+    /// The id of the pod that metrics describe.
+    METRICS_POD = [pod_sandbox_metrics::POD_SANDBOX_ID];
+}
+
+/// The image specs of a container: of its own image, and of the images that it mounts. `$at` leads to the container,
+/// whose message is `$message`.
+macro_rules! specs {
+    ($at:path, $message:ident) => {
+        [
+            &[$at, $message::IMAGE],
+            &[$at, $message::MOUNTS, mount::IMAGE],
+        ]
+    };
+}
+
 /// The image specs of a new container.
-pub const CREATED_SPECS: [Path; 2] = [
-    &[create_container_request::CONFIG, container_config::IMAGE],
-    &[
-        create_container_request::CONFIG,
-        container_config::MOUNTS,
-        mount::IMAGE,
-    ],
-];
+pub const CREATED_SPECS: [Path; 2] = specs!(create_container_request::CONFIG, container_config);
 /// The image specs of the containers of a pod to restore.
-pub const RESTORED_SPECS: [Path; 2] = [
-    &[
-        restore_pod_request::CONTAINER_CONFIGS,
-        container_config::IMAGE,
-    ],
-    &[
-        restore_pod_request::CONTAINER_CONFIGS,
-        container_config::MOUNTS,
-        mount::IMAGE,
-    ],
-];
+pub const RESTORED_SPECS: [Path; 2] =
+    specs!(restore_pod_request::CONTAINER_CONFIGS, container_config);
 /// The handlers in a list of pods.
 pub const LISTED_PODS: HandlerPaths = HandlerPaths {
     pod: Some(&[ITEMS, pod_sandbox::RUNTIME_HANDLER]),
@@ -154,151 +230,24 @@ pub const IMAGE_STATUS_HANDLERS: HandlerPaths = HandlerPaths {
 /// The handlers in the reply to `ContainerStatus`.
 pub const CONTAINER_STATUS_HANDLERS: HandlerPaths = HandlerPaths {
     pod: None,
-    images: &[
-        &[container_status_response::STATUS, container_status::IMAGE],
-        &[
-            container_status_response::STATUS,
-            container_status::MOUNTS,
-            mount::IMAGE,
-        ],
-    ],
+    images: &specs!(container_status_response::STATUS, container_status),
 };
 /// The handlers in the reply to `PodSandboxStatus`.
 pub const POD_STATUS_HANDLERS: HandlerPaths = HandlerPaths {
     pod: Some(STATUS_HANDLER),
-    images: &[
-        &[
-            pod_sandbox_status_response::CONTAINERS_STATUSES,
-            container_status::IMAGE,
-        ],
-        &[
-            pod_sandbox_status_response::CONTAINERS_STATUSES,
-            container_status::MOUNTS,
-            mount::IMAGE,
-        ],
-    ],
+    images: &specs!(
+        pod_sandbox_status_response::CONTAINERS_STATUSES,
+        container_status
+    ),
 };
 /// The handlers in an event.
 pub const EVENT_HANDLERS: HandlerPaths = HandlerPaths {
-    pod: Some(&[
-        container_event_response::POD_SANDBOX_STATUS,
-        pod_sandbox_status::RUNTIME_HANDLER,
-    ]),
-    images: &[
-        &[
-            container_event_response::CONTAINERS_STATUSES,
-            container_status::IMAGE,
-        ],
-        &[
-            container_event_response::CONTAINERS_STATUSES,
-            container_status::MOUNTS,
-            mount::IMAGE,
-        ],
-    ],
+    pod: Some(EVENT_HANDLER),
+    images: &specs!(
+        container_event_response::CONTAINERS_STATUSES,
+        container_status
+    ),
 };
-/// The container or pod that an event is about.
-pub const EVENT_ID: Path = &[container_event_response::CONTAINER_ID];
-/// The id of an event's pod.
-pub const EVENT_POD: Path = &[
-    container_event_response::POD_SANDBOX_STATUS,
-    pod_sandbox_status::ID,
-];
-/// The uid of an event's pod.
-pub const EVENT_POD_UID: Path = &[
-    container_event_response::POD_SANDBOX_STATUS,
-    pod_sandbox_status::METADATA,
-    pod_sandbox_metadata::UID,
-];
-/// The ids of the containers of an event's pod.
-pub const EVENT_CONTAINERS: Path = &[
-    container_event_response::CONTAINERS_STATUSES,
-    container_status::ID,
-];
-/// The handler in the reply to `PodSandboxStatus`.
-pub const STATUS_HANDLER: Path = &[
-    pod_sandbox_status_response::STATUS,
-    pod_sandbox_status::RUNTIME_HANDLER,
-];
-/// The state in a pod's status.
-pub const POD_STATE: Path = &[
-    pod_sandbox_status_response::STATUS,
-    pod_sandbox_status::STATE,
-];
-/// The state in a container's status.
-pub const CONTAINER_STATE: Path = &[container_status_response::STATUS, container_status::STATE];
-/// Whether a request for a pod's or a container's status asks for verbose information too.
-pub const VERBOSE_STATUS: Path = &[pod_sandbox_status_request::VERBOSE];
-/// The pod of a new container.
-pub const CONTAINER_POD: Path = &[create_container_request::POD_SANDBOX_ID];
-/// The labels of a new container.
-pub const CONTAINER_LABELS: Path = &[create_container_request::CONFIG, container_config::LABELS];
-/// The image of a new container.
-pub const CONTAINER_IMAGE: Path = &[
-    create_container_request::CONFIG,
-    container_config::IMAGE,
-    image_spec::IMAGE,
-];
-/// The name of a new container's image in the pod's manifest.
-pub const CONTAINER_IMAGE_NAME: Path = &[
-    create_container_request::CONFIG,
-    container_config::IMAGE,
-    image_spec::USER_SPECIFIED_IMAGE,
-];
-/// The image in the request of an image call.
-pub const IMAGE_REFERENCE: Path = &[image_status_request::IMAGE, image_spec::IMAGE];
-/// The name or id in the filter of a list of images.
-pub const FILTER_IMAGE: Path = &[FILTER, image_filter::IMAGE, image_spec::IMAGE];
-/// The pod's annotations in the image spec of an `ImageStatus`.
-pub const IMAGE_ANNOTATIONS: Path = &[image_status_request::IMAGE, image_spec::ANNOTATIONS];
-/// The URL in the replies to `Exec`, `Attach` and `PortForward`.
-pub const STREAMING_URL: Path = &[exec_response::URL];
-/// The id of the image in the reply to `ImageStatus`.
-pub const STATUS_IMAGE_ID: Path = &[image_status_response::IMAGE, image::ID];
-/// The uid of the pod that an image or a security profile is pulled for.
-pub const PULL_UID: Path = &[
-    pull_image_request::SANDBOX_CONFIG,
-    pod_sandbox_config::METADATA,
-    pod_sandbox_metadata::UID,
-];
-/// The id of the pulled image.
-pub const PULLED_IMAGE: Path = &[pull_image_response::IMAGE_REF];
-/// The digest of the security profile to remove.
-pub const PROFILE_DIGEST: Path = &[remove_security_profile_request::DIGEST];
-/// The handler of a new pod.
-pub const RUN_HANDLER: Path = &[run_pod_sandbox_request::RUNTIME_HANDLER];
-/// The configuration of a new pod.
-pub const RUN_CONFIG: Path = &[run_pod_sandbox_request::CONFIG];
-/// The id of a new pod.
-pub const RUN_POD: Path = &[run_pod_sandbox_response::POD_SANDBOX_ID];
-/// The id of a new container.
-pub const NEW_CONTAINER: Path = &[create_container_response::CONTAINER_ID];
-/// The handler of a pod to restore.
-pub const RESTORE_HANDLER: Path = &[restore_pod_request::RUNTIME_HANDLER];
-/// The configuration of a pod to restore.
-pub const RESTORE_CONFIG: Path = &[restore_pod_request::CONFIG];
-/// The id of a restored pod.
-pub const RESTORED_POD: Path = &[restore_pod_response::POD_SANDBOX_ID];
-/// The ids of the containers of a restored pod.
-pub const RESTORED_CONTAINERS: Path = &[
-    restore_pod_response::RESTORED_CONTAINERS,
-    restored_container::CONTAINER_ID,
-];
-/// The mount point of a file system of images.
-pub const IMAGE_MOUNTPOINT: Path = &[
-    image_fs_info_response::IMAGE_FILESYSTEMS,
-    filesystem_usage::FS_ID,
-    filesystem_identifier::MOUNTPOINT,
-];
-/// The mount point of a file system of containers.
-pub const CONTAINER_MOUNTPOINT: Path = &[
-    image_fs_info_response::CONTAINER_FILESYSTEMS,
-    filesystem_usage::FS_ID,
-    filesystem_identifier::MOUNTPOINT,
-];
-/// The id of the pod or container that an item of stats describes.
-pub const STATS_ID: Path = &[pod_sandbox_stats::ATTRIBUTES, pod_sandbox_attributes::ID];
-/// The id of the pod that metrics describe.
-pub const METRICS_POD: Path = &[pod_sandbox_metrics::POD_SANDBOX_ID];
 
 /// The maps in messages that go to every client: by their paths, because most of them matter only to the gate.
 pub mod maps {
@@ -311,14 +260,8 @@ pub mod maps {
     /// The maps in a `ContainerStats`.
     pub const CONTAINER_STATS: &[Path] = &[&[1, 3], &[1, 4]];
     /// The maps in a `PodSandboxStats`.
-    pub const POD_STATS: &[Path] = &[
-        &[1, 3],
-        &[1, 4],
-        &[2, 5, 1, 3],
-        &[2, 5, 1, 4],
-        &[3, 5, 1, 3],
-        &[3, 5, 1, 4],
-    ];
+    #[rustfmt::skip]
+    pub const POD_STATS: &[Path] = &[&[1, 3], &[1, 4], &[2, 5, 1, 3], &[2, 5, 1, 4], &[3, 5, 1, 3], &[3, 5, 1, 4]];
     /// The maps in an `Image`.
     pub const IMAGE: &[Path] = &[&[7, 2]];
     /// The maps in an `ImageStatusResponse`.
@@ -326,15 +269,8 @@ pub mod maps {
     /// The maps in a `StatusResponse`.
     pub const STATUS: &[Path] = &[&[2]];
     /// The maps in a `ContainerEventResponse`.
-    pub const EVENT: &[Path] = &[
-        &[4, 7],
-        &[4, 8],
-        &[5, 8, 2],
-        &[5, 12],
-        &[5, 13],
-        &[5, 14, 9, 2],
-        &[5, 16, 1, 9],
-    ];
+    #[rustfmt::skip]
+    pub const EVENT: &[Path] = &[&[4, 7], &[4, 8], &[5, 8, 2], &[5, 12], &[5, 13], &[5, 14, 9, 2], &[5, 16, 1, 9]];
 
     /// The maps of each message that goes to every client.
     pub const ALL: &[(&str, &[Path])] = &[
@@ -376,17 +312,10 @@ pub mod lists {
     /// The lists in a `StatusResponse`.
     pub const STATUS: &[Path] = &[&[1, 1], &[3]];
     /// The lists in a `ContainerEventResponse`.
+    #[rustfmt::skip]
     pub const EVENT: &[Path] = &[
-        &[4, 5, 2],
-        &[4, 6, 1, 2, 5, 2],
-        &[4, 6, 1, 2, 5, 3],
-        &[5],
-        &[5, 14],
-        &[5, 14, 6],
-        &[5, 14, 7],
-        &[5, 14, 11],
-        &[5, 16, 1, 8],
-        &[5, 16, 2, 6],
+        &[4, 5, 2], &[4, 6, 1, 2, 5, 2], &[4, 6, 1, 2, 5, 3], &[5], &[5, 14], &[5, 14, 6], &[5, 14, 7], &[5, 14, 11],
+        &[5, 16, 1, 8], &[5, 16, 2, 6],
     ];
 
     /// The lists of each message that goes to every client.

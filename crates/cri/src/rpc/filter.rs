@@ -144,9 +144,9 @@ pub fn without_inside<M: Editable>(
 /// # Errors
 /// `items` is not valid protobuf.
 pub fn count_inside(list: List, items: &[u8]) -> Result<usize, Malformed> {
-    let inside = shape(list).map_or(&[][..], |shape| shape.inside);
-    let counts = inside.iter();
-    counts
+    shape(list)
+        .map_or(&[][..], |shape| shape.inside)
+        .iter()
         .map(|(path, _)| protobuf::count(items, &[&[ITEMS], *path].concat()))
         .sum()
 }

@@ -101,129 +101,63 @@ const fn items(join: Join, lacking: Lacking, silent: Silent) -> Items {
     }
 }
 
-/// `Version`.
-pub const VERSION: Row = short(runtime("Version", Poll, Default, Nothing));
-/// `RunPodSandbox`.
-pub const RUN_POD_SANDBOX: Row = runtime(
-    "RunPodSandbox",
-    Change,
-    Handler(RUN_HANDLER),
-    OwnPod(RUN_POD, RUN_CONFIG),
-);
-/// `ListPodSandbox`.
-pub const LIST_PODS: Row = runtime(
-    "ListPodSandbox",
-    Poll,
-    All(POD_FILTER, Merge::Items(LISTED)),
-    Listed(List::Pods),
-);
-/// `StopContainer`.
-pub const STOP_CONTAINER: Row = runtime(
-    "StopContainer",
-    Change,
-    Owner(Container, REQUESTED_ID, Ok),
-    ChangeState(&[STOPPED]),
-);
-/// `ListContainers`.
-pub const LIST_CONTAINERS: Row = runtime(
-    "ListContainers",
-    Poll,
-    All(CONTAINER_FILTER, Merge::Items(LISTED)),
-    Listed(List::Containers),
-);
-/// `ListContainerStats`.
-pub const LIST_CONTAINER_STATS: Row = runtime(
-    "ListContainerStats",
-    Poll,
-    All(CONTAINER_STATS_FILTER, Merge::Items(STATS)),
-    Listed(List::ContainerStats),
-);
-/// `PodSandboxStats`.
-pub const POD_SANDBOX_STATS: Row = optional(short(runtime(
-    "PodSandboxStats",
-    Read,
-    Owner(Pod, REQUESTED_ID, NotFound),
-    Nothing,
-)));
-/// `ListPodSandboxStats`.
-pub const LIST_POD_STATS: Row = optional(runtime(
-    "ListPodSandboxStats",
-    Poll,
-    All(POD_STATS_FILTER, Merge::Items(POD_STATS)),
-    Listed(List::PodStats),
-));
-/// `UpdateRuntimeConfig`.
-pub const UPDATE_RUNTIME_CONFIG: Row = optional(runtime(
-    "UpdateRuntimeConfig",
-    Change,
-    All(Filter::NONE, Merge::UpdateRuntimeConfig),
-    Nothing,
-));
-/// `PodSandboxStatus`.
-pub const POD_STATUS: Row = short(runtime(
-    "PodSandboxStatus",
-    Read,
-    Owner(Pod, REQUESTED_ID, NotFound),
-    Rename(&POD_STATUS_HANDLERS),
-));
-/// `ContainerStatus`.
-pub const CONTAINER_STATUS: Row = short(runtime(
-    "ContainerStatus",
-    Read,
-    Owner(Container, REQUESTED_ID, NotFound),
-    Rename(&CONTAINER_STATUS_HANDLERS),
-));
-/// `GetContainerEvents`.
-pub const EVENTS: Row = optional(long(runtime(
-    "GetContainerEvents",
-    Read,
-    All(Filter::NONE, Events),
-    Nothing,
-)));
-/// `RuntimeConfig`.
-pub const RUNTIME_CONFIG: Row = optional(short(runtime(
-    "RuntimeConfig",
-    Poll,
-    All(Filter::NONE, Merge::RuntimeConfig),
-    Nothing,
-)));
-/// `Status`.
-pub const STATUS: Row = runtime("Status", Poll, All(Filter::NONE, Merge::Status), Nothing);
-/// `ListPodSandboxMetrics`.
-pub const LIST_POD_METRICS: Row = optional(runtime(
-    "ListPodSandboxMetrics",
-    Poll,
-    All(Filter::NONE, Merge::Items(METRICS)),
-    Listed(List::PodMetrics),
-));
-/// `ListMetricDescriptors`.
-pub const LIST_METRIC_DESCRIPTORS: Row = optional(runtime(
-    "ListMetricDescriptors",
-    Poll,
-    All(Filter::NONE, Merge::Items(DESCRIPTORS)),
-    Listed(List::MetricDescriptors),
-));
-/// `ListImages`.
-pub const LIST_IMAGES: Row = image(
-    "ListImages",
-    Poll,
-    Image(FILTER_HANDLER, ImageRule::List(Merge::Items(IMAGES))),
-    Listed(List::Images),
-);
-/// `ImageStatus`.
-pub const IMAGE_STATUS: Row = short(image(
-    "ImageStatus",
-    Read,
-    Image(IMAGE_HANDLER, Find(IMAGE_ANNOTATIONS)),
-    HaveImage(STATUS_IMAGE_ID),
-));
-/// `ListSecurityProfiles`.
-pub const LIST_PROFILES: Row = optional(short(image(
-    "ListSecurityProfiles",
-    Poll,
-    All(Filter::NONE, Merge::Profiles),
-    Nothing,
-)));
+/// Makes a constant of each row that other modules name.
+macro_rules! named {
+    ($($(#[$rpc:meta])* $name:ident = $row:expr;)*) => {
+        $($(#[$rpc])* pub const $name: Row = $row;)*
+    };
+}
+
+named! {
+    /// `Version`.
+    VERSION = short(runtime("Version", Poll, Default, Nothing));
+    /// `RunPodSandbox`.
+    RUN_POD_SANDBOX = runtime("RunPodSandbox", Change, Handler(RUN_HANDLER), OwnPod(RUN_POD, RUN_CONFIG));
+    /// `ListPodSandbox`.
+    LIST_PODS = runtime("ListPodSandbox", Poll, All(POD_FILTER, Merge::Items(LISTED)), Listed(List::Pods));
+    /// `StopContainer`.
+    STOP_CONTAINER = runtime("StopContainer", Change, Owner(Container, REQUESTED_ID, Ok), ChangeState(&[STOPPED]));
+    /// `ListContainers`.
+    LIST_CONTAINERS =
+        runtime("ListContainers", Poll, All(CONTAINER_FILTER, Merge::Items(LISTED)), Listed(List::Containers));
+    /// `ListContainerStats`.
+    LIST_CONTAINER_STATS =
+        runtime("ListContainerStats", Poll, All(CONTAINER_STATS_FILTER, Merge::Items(STATS)), Listed(List::ContainerStats));
+    /// `PodSandboxStats`.
+    POD_SANDBOX_STATS = optional(short(runtime("PodSandboxStats", Read, Owner(Pod, REQUESTED_ID, NotFound), Nothing)));
+    /// `ListPodSandboxStats`.
+    LIST_POD_STATS =
+        optional(runtime("ListPodSandboxStats", Poll, All(POD_STATS_FILTER, Merge::Items(POD_STATS)), Listed(List::PodStats)));
+    /// `UpdateRuntimeConfig`.
+    UPDATE_RUNTIME_CONFIG =
+        optional(runtime("UpdateRuntimeConfig", Change, All(Filter::NONE, Merge::UpdateRuntimeConfig), Nothing));
+    /// `PodSandboxStatus`.
+    POD_STATUS =
+        short(runtime("PodSandboxStatus", Read, Owner(Pod, REQUESTED_ID, NotFound), Rename(&POD_STATUS_HANDLERS)));
+    /// `ContainerStatus`.
+    CONTAINER_STATUS =
+        short(runtime("ContainerStatus", Read, Owner(Container, REQUESTED_ID, NotFound), Rename(&CONTAINER_STATUS_HANDLERS)));
+    /// `GetContainerEvents`.
+    EVENTS = optional(long(runtime("GetContainerEvents", Read, All(Filter::NONE, Events), Nothing)));
+    /// `RuntimeConfig`.
+    RUNTIME_CONFIG = optional(short(runtime("RuntimeConfig", Poll, All(Filter::NONE, Merge::RuntimeConfig), Nothing)));
+    /// `Status`.
+    STATUS = runtime("Status", Poll, All(Filter::NONE, Merge::Status), Nothing);
+    /// `ListPodSandboxMetrics`.
+    LIST_POD_METRICS =
+        optional(runtime("ListPodSandboxMetrics", Poll, All(Filter::NONE, Merge::Items(METRICS)), Listed(List::PodMetrics)));
+    /// `ListMetricDescriptors`.
+    LIST_METRIC_DESCRIPTORS =
+        optional(runtime("ListMetricDescriptors", Poll, All(Filter::NONE, Merge::Items(DESCRIPTORS)), Listed(List::MetricDescriptors)));
+    /// `ListImages`.
+    LIST_IMAGES =
+        image("ListImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Merge::Items(IMAGES))), Listed(List::Images));
+    /// `ImageStatus`.
+    IMAGE_STATUS =
+        short(image("ImageStatus", Read, Image(IMAGE_HANDLER, Find(IMAGE_ANNOTATIONS)), HaveImage(STATUS_IMAGE_ID)));
+    /// `ListSecurityProfiles`.
+    LIST_PROFILES = optional(short(image("ListSecurityProfiles", Poll, All(Filter::NONE, Merge::Profiles), Nothing)));
+}
 
 /// Every RPC of the CRI, in the order of the interface.
 #[rustfmt::skip] // one line for each RPC

@@ -63,12 +63,11 @@ fn other_drivers(found: &[(&str, &Probed)]) -> Vec<String> {
 }
 
 fn not_ready(found: &[(&str, &Probed)]) -> Vec<String> {
-    let mut notes = Vec::new();
-    for (name, found) in found {
+    let texts = found.iter().flat_map(|(name, found)| {
         let texts = found.not_ready(&NEEDED).into_iter();
-        notes.extend(texts.map(|what| format!("{name}: {what}")));
-    }
-    notes
+        texts.map(move |what| format!("{name}: {what}"))
+    });
+    texts.collect()
 }
 
 fn unexpected_users(found: &[(&str, &Probed)]) -> Vec<String> {

@@ -35,9 +35,7 @@ fn head(notes: &[String]) -> String {
     if !notes.is_empty() {
         text += "#\n# Read this first:\n";
     }
-    for note in notes {
-        text += &wrapped(note, "# - ", "#   ");
-    }
+    text.extend(notes.iter().map(|note| wrapped(note, "# - ", "#   ")));
     text
 }
 
@@ -53,11 +51,8 @@ fn default(plan: &ConfigPlan) -> String {
     let first = plan.backends.first();
     let name = first.map_or("", |backend| backend.place.name.as_str());
     let about = format!("The row for pods without a RuntimeClass: {name}'s own default.");
-    format!(
-        "{}default_handler = {}\n",
-        comment(&about),
-        quoted(&plan.default)
-    )
+    let (about, default) = (comment(&about), quoted(&plan.default));
+    format!("{about}default_handler = {default}\n")
 }
 
 fn handlers(plan: &ConfigPlan) -> String {
@@ -77,14 +72,11 @@ fn about_rows(backend: &PlannedBackend) -> String {
     if !found.handlers.is_empty() {
         return String::new();
     }
-    if found.configured.runtimes.is_empty() {
-        return comment(&format!(
-            "{name} does not report its handlers. The next row is its own default. Add a row for each other handler."
-        ));
-    }
-    comment(&format!(
-        "{name} does not report its handlers. The next rows are from its configuration."
-    ))
+    let next = match found.configured.runtimes.len() {
+        0 => "The next row is its own default. Add a row for each other handler.",
+        _ => "The next rows are from its configuration.",
+    };
+    comment(&format!("{name} does not report its handlers. {next}"))
 }
 
 /// The line of a row, with the features of its handler and a request for its kind if that is unknown. If the row has a
@@ -124,20 +116,19 @@ fn backends(discovered: &Discovered) -> String {
         "The runtimes that responded. The first one also runs pods without a RuntimeClass.",
     );
     text += "[backends]\n";
-    for backend in &discovered.plan.backends {
-        text += &comment(&about_backend(backend));
-        text += &format!(
-            "{} = {}\n",
-            backend.place.name,
-            quoted(&backend.place.socket)
-        );
-    }
-    for (place, _) in &discovered.silent {
-        if place.is_writable() {
-            text += "# Does not respond.\n";
-            text += &format!("#{} = {}\n", place.name, quoted(&place.socket));
-        }
-    }
+    let rows = discovered.plan.backends.iter().map(|backend| {
+        let (about, place) = (comment(&about_backend(backend)), &backend.place);
+        format!("{about}{} = {}\n", place.name, quoted(&place.socket))
+    });
+    let silent = discovered.silent.iter().map(|(place, _)| place);
+    let silent = silent.filter(|place| place.is_writable()).map(|place| {
+        format!(
+            "# Does not respond.\n#{} = {}\n",
+            place.name,
+            quoted(&place.socket)
+        )
+    });
+    text.extend(rows.chain(silent));
     text
 }
 

@@ -11,13 +11,10 @@ use super::NodeFacts;
 
 /// The flags of runsc that a limit depends on, each with the name of its fact, its own name, and the values that allow
 /// what the fact is about.
+#[rustfmt::skip]
 const RUNSC_FLAGS: [(&str, &str, &[&str]); 7] = [
     ("allow-suid", "allow-suid", &TRUE),
-    (
-        "character-device-policy=passthrough",
-        "character-device-policy",
-        &["passthrough", "prefer-emulated"],
-    ),
+    ("character-device-policy=passthrough", "character-device-policy", &["passthrough", "prefer-emulated"]),
     ("host-uds=all", "host-uds", &["all"]),
     ("host-uds=open", "host-uds", &["all", "open"]),
     ("net-raw", "net-raw", &TRUE),
@@ -39,18 +36,8 @@ const KATA_FILES: [&str; 3] = [
 /// Words in the names of Kata's handlers and files: of virtual machines that share no file system with the node, and of
 /// those that share one. A name may have words of both, such as `kata-qemu-snp`, and then the first count. Handlers for
 /// graphics cards differ between versions: only their configuration shows it.
-const WITHOUT_SHARE: [&str; 10] = [
-    "cc",
-    "cca",
-    "coco",
-    "fc",
-    "firecracker",
-    "remote",
-    "se",
-    "sev",
-    "snp",
-    "tdx",
-];
+#[rustfmt::skip]
+const WITHOUT_SHARE: [&str; 10] = ["cc", "cca", "coco", "fc", "firecracker", "remote", "se", "sev", "snp", "tdx"];
 const WITH_SHARE: [&str; 5] = ["clh", "cloud", "dragonball", "qemu", "stratovirt"];
 
 impl NodeFacts {
@@ -95,11 +82,18 @@ impl NodeFacts {
             return Some(false);
         };
         let config = self.toml(path)?;
-        let has = |flag: &str, values: &[&str]| {
-            let value = config.get("runsc_config").and_then(|it| it.get(flag));
-            value.is_some_and(|it| values.contains(&it.to_string().trim_matches(['"', '\''])))
-        };
-        Some(has(flag, values) || flag == "host-uds" && has(OLD_HOST_UDS, &TRUE))
+        let old = (flag == "host-uds").then_some((OLD_HOST_UDS, &TRUE[..]));
+        Some(
+            [(flag, values)]
+                .into_iter()
+                .chain(old)
+                .any(|(flag, values)| {
+                    let value = config.get("runsc_config").and_then(|it| it.get(flag));
+                    value.is_some_and(|it| {
+                        values.contains(&it.to_string().trim_matches(['"', '\'']))
+                    })
+                }),
+        )
     }
 
     /// Whether the virtual machines of a handler of Kata Containers share a file system with the node: by its
@@ -124,10 +118,8 @@ impl NodeFacts {
             }
         });
         by_file.or_else(|| {
-            let file = Path::new(path.unwrap_or_default())
-                .file_name()
-                .and_then(|file| file.to_str())
-                .unwrap_or_default();
+            let file = Path::new(path.unwrap_or_default()).file_name();
+            let file = file.and_then(|file| file.to_str()).unwrap_or_default();
             by_words(&[file, shim, &row.backend_handler, &row.name])
         })
     }

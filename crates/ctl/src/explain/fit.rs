@@ -68,20 +68,16 @@ impl FileFits {
             .iter()
             .map(PodFits::text)
             .collect::<Result<_, _>>()?;
-        let mut lines = Vec::new();
-        lines.extend(self.problems.iter().map(|it| format!("problem: {it}")));
-        let mut without = Vec::new();
-        for skipped in &self.skipped {
-            if skipped.has_no_pods {
-                without.push(skipped.title());
-            } else {
-                lines.push(skipped.line());
-            }
-        }
-        if !without.is_empty() {
-            lines.push(format!("without pods: {}", without.join(", ")));
-        }
-        lines.push(NOT_CHECKED.to_owned());
+        let (without, others): (Vec<_>, Vec<_>) =
+            self.skipped.iter().partition(|skipped| skipped.has_no_pods);
+        let without: Vec<_> = without.into_iter().map(Skipped::title).collect();
+        let problems = self.problems.iter().map(|it| format!("problem: {it}"));
+        let without =
+            Some(format!("without pods: {}", without.join(", "))).filter(|_| !without.is_empty());
+        let lines = problems
+            .chain(others.into_iter().map(Skipped::line))
+            .chain(without)
+            .chain([NOT_CHECKED.to_owned()]);
         parts.push(terminal::wrapped(&terminal::text_of(lines)));
         Ok(parts.join("\n"))
     }
@@ -131,14 +127,12 @@ impl HandlerFit {
     }
 
     fn count(&self, effect: Effect) -> usize {
-        let found = self.judgement.findings.iter();
-        found.filter(|found| found.limit.effect == effect).count()
+        of_effect(&self.judgement.findings, effect).count()
     }
 
     /// The limits that would keep the pod from its work, if an unknown fact is as they need it.
     fn open(&self) -> impl Iterator<Item = &LimitFinding> {
-        let open = self.judgement.undecided.iter();
-        open.filter(|found| found.limit.effect == Effect::Fails)
+        of_effect(&self.judgement.undecided, Effect::Fails)
     }
 
     /// Why it is unknown whether the pod can run, if no limit keeps it from its work.
@@ -179,20 +173,21 @@ impl HandlerFit {
     }
 }
 
+fn of_effect(found: &[LimitFinding], effect: Effect) -> impl Iterator<Item = &LimitFinding> {
+    found
+        .iter()
+        .filter(move |found| found.limit.effect == effect)
+}
+
 pub(super) fn of_files(node: &NodeFacts, manifests: Manifests) -> FileFits {
-    let Manifests {
-        pods,
-        skipped,
-        classes,
-        problems,
-    } = manifests;
     FileFits {
-        pods: pods
+        pods: manifests
+            .pods
             .into_iter()
-            .map(|pod| of_pod(node, pod, &classes))
+            .map(|pod| of_pod(node, pod, &manifests.classes))
             .collect(),
-        skipped,
-        problems,
+        skipped: manifests.skipped,
+        problems: manifests.problems,
     }
 }
 
@@ -249,16 +244,13 @@ fn select(pod: &mut Value, class: &Class) -> Vec<String> {
     let Some(selector) = selector.as_object_mut() else {
         return Vec::new();
     };
-    let mut conflicts = Vec::new();
-    for (label, value) in &class.selector {
-        match selector.get(label) {
-            Some(own) if own != value => conflicts.push(label.clone()),
-            _ => {
-                selector.insert(label.clone(), value.clone());
-            }
-        }
-    }
-    conflicts
+    let labels = class.selector.iter();
+    labels
+        .filter(|(label, value)| {
+            selector.entry(*label).or_insert_with(|| (*value).clone()) != *value
+        })
+        .map(|(label, _)| label.clone())
+        .collect()
 }
 
 fn fit(node: &NodeFacts, row: &Handler, pod: &Manifest) -> HandlerFit {
@@ -286,44 +278,30 @@ fn fit(node: &NodeFacts, row: &Handler, pod: &Manifest) -> HandlerFit {
 impl PodFits {
     fn text(&self) -> anyhow::Result<String> {
         let rows = self.fits.iter().map(|fit| {
-            [
-                fit.handler.clone(),
-                fit.backend.clone(),
-                fit.kind.map_or("unknown", |it| it.kind.title()).to_owned(),
-                match fit.fits() {
-                    Some(true) => "yes",
-                    Some(false) => "no",
-                    None => "unknown",
-                }
-                .to_owned(),
-                fit.why(),
-            ]
+            let kind = fit.kind.map_or("unknown", |it| it.kind.title());
+            let fits = match fit.fits() {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "unknown",
+            };
+            [&*fit.handler, &fit.backend, kind, fits, &fit.why()].map(str::to_owned)
         });
         let title = std::iter::once(self.title()).chain(self.warnings());
-        let mut parts = vec![
+        let parts = [
             terminal::wrapped(&terminal::text_of(title)),
             columns(&["HANDLER", "BACKEND", "KIND", "FITS", "WHY"], rows)?,
         ];
-        parts.extend(self.fits.iter().map(|fit| self.reasons(fit)));
-        parts.retain(|part| !part.is_empty());
-        Ok(parts.join("\n"))
+        let reasons = self.fits.iter().map(|fit| self.reasons(fit));
+        Ok(terminal::paragraphs(parts.into_iter().chain(reasons)))
     }
 
     /// The line about the pod and its class.
     fn title(&self) -> String {
-        let Manifest {
-            object,
-            namespace,
-            name,
-            ..
-        } = &self.pod;
+        let (namespace, default) = (&self.pod.namespace, &self.default);
         let slash = if namespace.is_empty() { "" } else { "/" };
         let has = self.fits.iter().any(|fit| fit.handler == self.own());
         let class = match (self.class.as_str(), &self.mapped) {
-            ("", _) => format!(
-                "no RuntimeClass, so it runs in the default handler {}",
-                self.default
-            ),
+            ("", _) => format!("no RuntimeClass, so it runs in the default handler {default}"),
             (class, None) if has => format!("RuntimeClass {class}"),
             (class, Some(handler)) if has => format!("RuntimeClass {class}, handler {handler}"),
             (class, None) => format!(
@@ -333,11 +311,11 @@ impl PodFits {
                 format!("RuntimeClass {class}, handler {handler}, which this node does not have")
             }
         };
-        let name = match name.as_str() {
+        let name = match self.pod.name.as_str() {
             "" => "without a name".to_owned(),
             name => format!("{namespace}{slash}{name}"),
         };
-        format!("{object} {name}: {class}")
+        format!("{} {name}: {class}", self.pod.object)
     }
 
     /// One line for each field that Kubernetes does not have, and for each label that class and pod select differently.
@@ -359,47 +337,47 @@ impl PodFits {
 
     /// The reasons of one handler, one on each line.
     fn reasons(&self, fit: &HandlerFit) -> String {
-        let mut lines = Vec::new();
-        lines.extend(fit.missing.iter().map(|it| format!("does not run: {it}")));
-        for found in &fit.judgement.findings {
+        let missing = fit.missing.iter().map(|it| format!("does not run: {it}"));
+        let findings = fit.judgement.findings.iter().map(|found| {
             let what = match found.limit.effect {
                 Effect::Fails => "cannot do its work",
                 Effect::Weakens => "runs with less",
                 Effect::Note => "note",
             };
-            lines.push(format!("{what}: {}", self.reason(found)));
-        }
-        for found in &fit.judgement.undecided {
+            format!("{what}: {}", self.reason(found))
+        });
+        let undecided = fit.judgement.undecided.iter().map(|found| {
             let fact = found.limit.only_if.map(|(fact, value)| fact.words(value));
-            lines.push(format!(
-                "unknown, applies if {}: {}",
-                fact.unwrap_or_default(),
-                self.reason(found)
-            ));
-        }
-        for field in &fit.judgement.not_judged {
-            lines.push(format!("not judged: {}", self.pod.field(field)));
-        }
-        lines.extend(fit.unknown.iter().map(|it| format!("unknown: {it}")));
-        let lines_of_handler = lines.iter().map(|it| format!("{}: {it}", fit.handler));
-        terminal::wrapped(&terminal::text_of(lines_of_handler))
+            let fact = fact.unwrap_or_default();
+            format!("unknown, applies if {fact}: {}", self.reason(found))
+        });
+        let not_judged = self.not_judged(fit);
+        let lines = missing
+            .chain(findings)
+            .chain(undecided)
+            .chain(not_judged.map(|field| format!("not judged: {field}")))
+            .chain(fit.unknown.iter().map(|it| format!("unknown: {it}")))
+            .map(|line| format!("{}: {line}", fit.handler));
+        terminal::wrapped(&terminal::text_of(lines))
     }
 
     /// The fields, the reason and the remedy of a finding.
     fn reason(&self, found: &LimitFinding) -> String {
         let limit = found.limit;
         let fields = self.fields(found).collect::<Vec<_>>().join(", ");
-        let (reason, remedy) = (limit.reason, limit.remedy);
-        format!(
-            "{fields}: {reason} {remedy} [{}] {}",
-            limit.id,
-            limit.source.shown()
-        )
+        let (reason, remedy, source) = (limit.reason, limit.remedy, limit.source.shown());
+        format!("{fields}: {reason} {remedy} [{}] {source}", limit.id)
     }
 
     /// The fields of a finding, as they are named in the file.
     fn fields<'f>(&'f self, found: &'f LimitFinding) -> impl Iterator<Item = String> + 'f {
         found.fields.iter().map(|field| self.pod.field(field))
+    }
+
+    /// The fields that were not judged, as they are named in the file.
+    fn not_judged<'f>(&'f self, fit: &'f HandlerFit) -> impl Iterator<Item = String> + 'f {
+        let fields = fit.judgement.not_judged.iter();
+        fields.map(|field| self.pod.field(field))
     }
 
     fn reasons_json(&self, findings: &[LimitFinding]) -> Value {
@@ -411,11 +389,6 @@ impl PodFits {
 
     fn json(&self) -> Value {
         let handlers = self.fits.iter().map(|fit| {
-            let not_judged = fit
-                .judgement
-                .not_judged
-                .iter()
-                .map(|field| self.pod.field(field));
             json!({
                 "handler": fit.handler,
                 "backend": fit.backend,
@@ -427,7 +400,7 @@ impl PodFits {
                 "unknown": fit.unknown,
                 "reasons": self.reasons_json(&fit.judgement.findings),
                 "undecided": self.reasons_json(&fit.judgement.undecided),
-                "notJudged": not_judged.collect::<Vec<_>>(),
+                "notJudged": self.not_judged(fit).collect::<Vec<_>>(),
             })
         });
         json!({

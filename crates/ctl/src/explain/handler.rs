@@ -176,33 +176,31 @@ fn changed(state: &State, row: &Row, change: Option<&RowChange>) -> String {
 
 impl ExplainedHandler {
     pub(super) fn text(&self) -> anyhow::Result<String> {
-        let default = if self.is_default {
-            ", the default handler"
-        } else {
-            ""
+        let default = self.is_default.then_some(", the default handler");
+        let row = match self.row.origin.as_str() {
+            AUTO_REGISTERED => self.changed.clone(),
+            origin => format!("{origin}, {}", self.changed),
         };
-        let mut lines = vec![format!("handler {}{default}", self.row.name)];
-        lines.push(match self.row.origin.as_str() {
-            AUTO_REGISTERED => format!("  row: {}", self.changed),
-            origin => format!("  row: {origin}, {}", self.changed),
-        });
-        lines.push(format!("  backend: {}", self.backend_text()));
-        lines.push(format!("  kind of runtime: {}", self.kind_text()));
-        lines.push(format!("  features: {}", self.features_text()));
-        lines.push(match &self.pods {
-            Ok((pods, ready)) => format!("  pods: {pods} ({ready} ready)"),
-            Err(cause) => format!("  pods: unknown: {cause}"),
-        });
-        for what in self.consequences.iter().flatten() {
-            lines.push(format!("  backend {}: {what}", self.row.backend));
-        }
-        let mut parts = vec![
+        let pods = match &self.pods {
+            Ok((pods, ready)) => format!("{pods} ({ready} ready)"),
+            Err(cause) => format!("unknown: {cause}"),
+        };
+        let consequences = self.consequences.iter().flatten();
+        let lines = [
+            format!("handler {}{}", self.row.name, default.unwrap_or_default()),
+            format!("  row: {row}"),
+            format!("  backend: {}", self.backend_text()),
+            format!("  kind of runtime: {}", self.kind_text()),
+            format!("  features: {}", self.features_text()),
+            format!("  pods: {pods}"),
+        ]
+        .into_iter()
+        .chain(consequences.map(|what| format!("  backend {}: {what}", self.row.backend)));
+        Ok(terminal::paragraphs([
             terminal::wrapped(&terminal::text_of(lines)),
             failures(self.rejections.iter())?,
             self.limits_text()?,
-        ];
-        parts.retain(|part| !part.is_empty());
-        Ok(parts.join("\n"))
+        ]))
     }
 
     /// The known limits of the handler; empty if it has none.
@@ -211,11 +209,8 @@ impl ExplainedHandler {
             return Ok(String::new());
         }
         let rows = self.limits.iter().map(|limit| {
-            [
-                limit.id.to_owned(),
-                limit.effect.as_ref().to_owned(),
-                limit.field_names().collect::<Vec<_>>().join(" "),
-            ]
+            let fields = limit.field_names().collect::<Vec<_>>().join(" ");
+            [limit.id, limit.effect.as_ref(), &fields].map(str::to_owned)
         });
         let table = columns(&["LIMIT", "EFFECT", "FIELDS"], rows)?;
         let count = counted(self.limits.len(), "known limit");
@@ -235,22 +230,14 @@ impl ExplainedHandler {
         let Some(backend) = &self.backend else {
             return self.row.backend.clone();
         };
-        let Backend {
-            name,
-            socket,
-            state,
-            since,
-            ..
-        } = backend;
         let runtime = match (backend.runtime.as_str(), backend.version.as_str()) {
             ("", _) => String::new(),
             (runtime, version) => format!(", {runtime} {version}"),
         };
         let cause = backend.cause.as_ref().map(|cause| format!(": {cause}"));
-        format!(
-            "{name} ({socket}){called}{runtime}, {state} since {since}{}",
-            cause.unwrap_or_default()
-        )
+        let (cause, Backend { name, socket, .. }) = (cause.unwrap_or_default(), backend);
+        let (state, since) = (&backend.state, &backend.since);
+        format!("{name} ({socket}){called}{runtime}, {state} since {since}{cause}")
     }
 
     fn kind_text(&self) -> String {
@@ -271,17 +258,11 @@ impl ExplainedHandler {
     pub(super) fn json(&self) -> Value {
         let (backend, kind) = (self.backend.as_ref(), self.kind.as_ref().ok());
         let pods = self.pods.as_ref().ok();
-        let problems = self
-            .features
-            .as_ref()
-            .err()
+        let problems = [self.features.as_ref().err(), self.pods.as_ref().err()]
             .into_iter()
-            .chain(self.pods.as_ref().err())
+            .flatten()
             .map(|cause| output::problem(cause));
-        let limits = self
-            .limits
-            .iter()
-            .map(|limit| limit.json(limit.field_names()));
+        let limits = self.limits.iter().map(|it| it.json(it.field_names()));
         json!({
             "handler": self.row.name,
             "isDefault": self.is_default,

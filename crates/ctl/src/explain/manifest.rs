@@ -36,18 +36,9 @@ const CLASS: &str = "node.k8s.io/v1";
 /// The former version in which a RuntimeClass has all its fields in `spec`.
 const OLD_CLASS: &str = "node.k8s.io/v1alpha1";
 /// The fields of a RuntimeClass at each place.
+#[rustfmt::skip]
 const CLASS_FIELDS: [(&str, &[&str]); 3] = [
-    (
-        "",
-        &[
-            "apiVersion",
-            "handler",
-            "kind",
-            "metadata",
-            "overhead",
-            "scheduling",
-        ],
-    ),
+    ("", &["apiVersion", "handler", "kind", "metadata", "overhead", "scheduling"]),
     ("/overhead", &["podFixed"]),
     ("/scheduling", &["nodeSelector", "tolerations"]),
 ];
@@ -119,10 +110,8 @@ pub(super) fn read(files: &[PathBuf]) -> anyhow::Result<Manifests> {
     if all.pods.is_empty() {
         ensure!(all.problems.is_empty(), all.problems.join("\n"));
         let names: Vec<_> = files.iter().map(|file| name_of(file)).collect();
-        let (names, has) = (
-            names.join(", "),
-            if names.len() == 1 { "has" } else { "have" },
-        );
+        let has = if names.len() == 1 { "has" } else { "have" };
+        let names = names.join(", ");
         let skipped: String = all
             .skipped
             .iter()
@@ -373,21 +362,21 @@ fn unknown_class_fields(object: &Object<'_>) -> Vec<String> {
     if object.api_version == OLD_CLASS {
         return Vec::new();
     }
-    let mut problems = Vec::new();
-    for (place, known) in CLASS_FIELDS {
+    let fields = CLASS_FIELDS.into_iter().flat_map(|(place, known)| {
         let fields = object.value.pointer(place).and_then(Value::as_object);
-        for (key, _) in fields.into_iter().flatten() {
-            if !known.contains(&key.as_str()) {
-                let name = object.name();
-                let near = near(key, known).map(|near| format!("; did you mean {near}?"));
-                problems.push(format!(
-                    "RuntimeClass {name:?}: Kubernetes has no field {key}{}",
-                    near.unwrap_or_default()
-                ));
-            }
-        }
-    }
-    problems
+        fields
+            .into_iter()
+            .flatten()
+            .map(move |(key, _)| (&**key, known))
+    });
+    fields
+        .filter(|(key, known)| !known.contains(key))
+        .map(|(key, known)| {
+            let near = near(key, known).map(|near| format!("; did you mean {near}?"));
+            let (name, near) = (object.name(), near.unwrap_or_default());
+            format!("RuntimeClass {name:?}: Kubernetes has no field {key}{near}")
+        })
+        .collect()
 }
 
 impl Manifest {
@@ -461,10 +450,8 @@ fn without_image(pod: &Value) -> Option<String> {
 
 /// Adds volumes for these claims to the pod. Returns the number of volumes before.
 fn add_claims(pod: &mut Value, claims: &[Value]) -> usize {
-    let mut volumes = match pod.pointer("/spec/volumes") {
-        Some(Value::Array(volumes)) => volumes.clone(),
-        _ => Vec::new(),
-    };
+    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array);
+    let mut volumes = volumes.cloned().unwrap_or_default();
     let before = volumes.len();
     volumes.extend(claims.iter().map(|claim| {
         let name = claim.pointer("/metadata/name");
@@ -499,12 +486,10 @@ impl Skipped {
 
     /// The line about an object that may have pods.
     pub(super) fn line(&self) -> String {
+        let (title, version) = (self.title(), &self.api_version);
         format!(
-            "skipped: {} ({}) in {}: {}",
-            self.title(),
-            self.api_version,
-            self.file,
-            self.why
+            "skipped: {title} ({version}) in {}: {}",
+            self.file, self.why
         )
     }
 }

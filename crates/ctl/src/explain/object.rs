@@ -18,28 +18,12 @@ const TEMPLATES: [(&str, &str, &str); 9] = [
 ];
 
 /// The groups of Kubernetes' own API. Objects of other groups have a controller that may create pods.
+#[rustfmt::skip]
 const GROUPS: [&str; 21] = [
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "apiregistration.k8s.io",
-    "apps",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "autoscaling",
-    "batch",
-    "certificates.k8s.io",
-    "coordination.k8s.io",
-    "discovery.k8s.io",
-    "events.k8s.io",
-    "extensions",
-    "flowcontrol.apiserver.k8s.io",
-    "networking.k8s.io",
-    "node.k8s.io",
-    "policy",
-    "rbac.authorization.k8s.io",
-    "resource.k8s.io",
-    "scheduling.k8s.io",
-    "storage.k8s.io",
+    "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "apps", "authentication.k8s.io",
+    "authorization.k8s.io", "autoscaling", "batch", "certificates.k8s.io", "coordination.k8s.io", "discovery.k8s.io",
+    "events.k8s.io", "extensions", "flowcontrol.apiserver.k8s.io", "networking.k8s.io", "node.k8s.io", "policy",
+    "rbac.authorization.k8s.io", "resource.k8s.io", "scheduling.k8s.io", "storage.k8s.io",
 ];
 
 /// Kinds of other groups whose controllers make no pods; `*` stands for all kinds of a group.
@@ -91,14 +75,9 @@ const WITHOUT_PODS: [(&str, &[&str]); 35] = [
 ];
 
 /// Fields by which a part of a custom resource reaches out of its pods.
-const REACHING: [&str; 6] = [
-    "hostIPC",
-    "hostNetwork",
-    "hostPID",
-    "hostPath",
-    "privileged",
-    "runtimeClassName",
-];
+#[rustfmt::skip]
+const REACHING: [&str; 6] = ["hostIPC", "hostNetwork", "hostPID", "hostPath", "privileged", "runtimeClassName"];
+
 /// An object of a file.
 pub(super) struct Object<'o> {
     pub(super) file: &'o str,

@@ -37,14 +37,10 @@ struct ListedPod {
 
 pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<ExplainedPod> {
     let state = &daemon.state;
-    let pods = match &daemon.pods {
-        Ok(pods) => Ok(pods
-            .iter()
-            .filter(|pod| is_meant(pod, subject))
-            .map(|pod| found(state, pod))
-            .collect()),
-        Err(cause) => Err(cause.clone()),
-    };
+    let pods = daemon.pods.as_ref().map_err(String::clone).map(|pods| {
+        let meant = pods.iter().filter(|pod| is_meant(pod, subject));
+        meant.map(|pod| found(state, pod)).collect::<Vec<_>>()
+    });
     let rejections: Vec<_> = rejections(state, subject).cloned().collect();
     let count = pods.as_ref().map_or(0, Vec::len);
     if !subject.contains('/') && count > 1 {
@@ -86,7 +82,7 @@ fn found(state: &State, pod: &PodSandbox) -> ListedPod {
     let backend = owners(state).get(pod.id.as_str()).copied();
     let mut backends = state.backends.iter();
     let by_default = backends.any(|backend| backend.default_pod_ids.contains(&pod.id));
-    let now = if by_default {
+    let own = if by_default {
         &state.default_handler
     } else {
         handler
@@ -97,7 +93,7 @@ fn found(state: &State, pod: &PodSandbox) -> ListedPod {
         handler: handler.clone(),
         backend: backend.unwrap_or_default().to_owned(),
         by_default,
-        now: state.handlers.iter().find(|row| row.name == *now).cloned(),
+        now: state.handlers.iter().find(|row| row.name == *own).cloned(),
         default: state.default_handler.clone(),
     }
 }
@@ -122,41 +118,31 @@ impl ExplainedPod {
     pub(super) fn text(&self) -> String {
         let mut parts: Vec<_> = self.pods.iter().flatten().map(ListedPod::text).collect();
         parts.extend(self.rejections.iter().map(rejected));
-        if let Err(cause) = &self.pods {
-            parts.push(terminal::text_of([format!("{NO_LIST}: {cause}")]));
-        }
+        parts.extend(self.problem().map(|problem| terminal::text_of([problem])));
         terminal::wrapped(&parts.join("\n"))
     }
 
+    /// The problem of the list of pods.
+    fn problem(&self) -> Option<String> {
+        let cause = self.pods.as_ref().err()?;
+        Some(format!("{NO_LIST}: {cause}"))
+    }
+
     pub(super) fn json(&self) -> Value {
-        let (pods, problems) = match &self.pods {
-            Ok(pods) => (pods.iter().map(ListedPod::json).collect(), json!([])),
-            Err(cause) => (
-                Value::Null,
-                json!([output::problem(&format!("{NO_LIST}: {cause}"))]),
-            ),
-        };
-        json!({
-            "pods": pods,
-            "rejections": self.rejections,
-            "problems": problems,
-        })
+        let pods = self.pods.as_ref().ok();
+        let pods = pods.map(|pods| pods.iter().map(ListedPod::json).collect::<Vec<_>>());
+        let problem = self.problem().map(|problem| output::problem(&problem));
+        json!({ "pods": pods, "rejections": self.rejections, "problems": Vec::from_iter(problem) })
     }
 }
 
 impl ListedPod {
     fn text(&self) -> String {
-        let PodSandboxMetadata {
-            namespace,
-            name,
-            uid,
-            ..
-        } = &self.metadata;
-        let (id, backend) = (&self.id, &self.backend);
-        let backend = if backend.is_empty() {
-            "unknown"
-        } else {
-            backend
+        let its = &self.metadata;
+        let (id, namespace, name, uid) = (&self.id, &its.namespace, &its.name, &its.uid);
+        let backend = match self.backend.as_str() {
+            "" => "unknown",
+            backend => backend,
         };
         terminal::text_of([
             format!("pod {namespace}/{name} (id {id}, uid {uid})"),
@@ -181,22 +167,16 @@ impl ListedPod {
     /// The place of a new pod of the same row, by the current table.
     fn now(&self) -> String {
         match &self.now {
-            None if self.handler.is_empty() => {
-                format!(
-                    "a new pod without a RuntimeClass would go to: the default handler {}",
-                    self.default
-                )
-            }
+            None if self.handler.is_empty() => format!(
+                "a new pod without a RuntimeClass would go to: the default handler {}",
+                self.default
+            ),
             None => format!(
                 "a new pod of this class would be rejected: the table has no row {} any more; this pod stays where it is",
                 self.handler
             ),
-            Some(Row {
-                name,
-                origin,
-                backend,
-                ..
-            }) => {
+            Some(now) => {
+                let (name, origin, backend) = (&now.name, &now.origin, &now.backend);
                 let (row, pod) = if self.by_default {
                     ("default handler", "pod without a RuntimeClass")
                 } else {
@@ -242,18 +222,9 @@ fn rejected(pod: &Rejection) -> String {
             format!("backend {backend} did not create it; row {handler}")
         }
     };
-    let Rejection {
-        namespace,
-        name,
-        uid,
-        code,
-        error,
-        first,
-        last,
-        times,
-        ..
-    } = pod;
-    let times = match times {
+    let (namespace, name, uid) = (&pod.namespace, &pod.name, &pod.uid);
+    let (first, last) = (&pod.first, &pod.last);
+    let times = match pod.times {
         1 => format!("once, at {last}"),
         times => format!("{times} times, first at {first}, last at {last}"),
     };
@@ -261,7 +232,7 @@ fn rejected(pod: &Rejection) -> String {
         format!("pod {namespace}/{name} (uid {uid}) was not created"),
         format!("  asked for: {asked}"),
         format!("  {place}"),
-        format!("  {code}: {error}"),
+        format!("  {}: {}", pod.code, pod.error),
         format!("  {times}"),
     ])
 }

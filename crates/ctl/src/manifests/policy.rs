@@ -4,10 +4,10 @@ use criswitch_advice::{Effect, LIMITS, Limit, VARIABLES};
 use criswitch_config::{Handler, RuntimeKind, Table};
 use serde_json::{Value, json};
 
-use super::metadata::metadata;
+use super::metadata;
 
 /// The version of the objects.
-pub(super) const API: &str = "admissionregistration.k8s.io/v1";
+const API: &str = "admissionregistration.k8s.io/v1";
 
 /// A policy of a RuntimeClass.
 struct Policy {
@@ -143,7 +143,10 @@ fn validations(limit: &Limit, class: &str, kind: RuntimeKind) -> Vec<Value> {
     let message = format!(
         "{fields}: RuntimeClass {class} runs pods in {kind}. {reason} {remedy} Source: {source}"
     );
-    let cels = limit.about.cels().into_iter();
-    cels.map(|cel| json!({ "expression": format!("!({cel})"), "message": message }))
+    limit
+        .about
+        .cels()
+        .into_iter()
+        .map(|cel| json!({ "expression": format!("!({cel})"), "message": message }))
         .collect()
 }

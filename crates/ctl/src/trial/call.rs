@@ -1,7 +1,6 @@
 //! A call of `criswitch try` over the socket of the daemon: its limit, and its error in the runtime's own words.
 
 use std::error::Error;
-use std::fmt;
 use std::time::Duration;
 
 use tonic::{Code, Response, Status};
@@ -19,12 +18,6 @@ pub(super) struct TryFailure {
     pub(super) text: String,
     /// Whether the user must name an image, because the backend has none with a shell.
     pub(super) needs_image: bool,
-}
-
-impl fmt::Display for TryFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
 }
 
 impl TryFailure {
@@ -51,13 +44,10 @@ impl TryFailure {
             let text = format!("criswitch ended the connection during {rpc}: {lost}");
             return TryFailure::new(text);
         }
+        let (code, message) = (status.code(), status.message());
         TryFailure {
-            code: Some(status.code()),
-            ..TryFailure::new(format!(
-                "{rpc} returned {:?}: {}",
-                status.code(),
-                status.message()
-            ))
+            code: Some(code),
+            ..TryFailure::new(format!("{rpc} returned {code:?}: {message}"))
         }
     }
 }
@@ -72,7 +62,8 @@ pub(super) async fn reply<T>(
         Err(_) => Err(TryFailure::new(format!(
             "no answer to {rpc} within {limit:?}"
         ))),
-        Ok(Err(status)) => Err(TryFailure::of(rpc, &status)),
-        Ok(Ok(reply)) => Ok(reply.into_inner()),
+        Ok(reply) => reply
+            .map(Response::into_inner)
+            .map_err(|status| TryFailure::of(rpc, &status)),
     }
 }

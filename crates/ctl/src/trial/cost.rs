@@ -12,15 +12,9 @@ use super::steps::milliseconds;
 
 const MIB: u64 = 1 << 20;
 /// The columns of the comparison. A cell has the median, the least and the greatest value of all runs.
+#[rustfmt::skip]
 pub(super) const HEADER: [&str; 9] = [
-    "HANDLER",
-    "POD",
-    "MEMORY (MiB)",
-    "OUTSIDE (MiB)",
-    "START CPU (ms)",
-    "IDLE CPU (m)",
-    "START (ms)",
-    "STOP (ms)",
+    "HANDLER", "POD", "MEMORY (MiB)", "OUTSIDE (MiB)", "START CPU (ms)", "IDLE CPU (m)", "START (ms)", "STOP (ms)",
     "OVERHEAD",
 ];
 
@@ -84,13 +78,10 @@ impl Cost {
 
     /// The rows of the comparison: an empty pod, and a pod with a container.
     pub(super) fn rows(&self, handler: &str) -> [[String; HEADER.len()]; 2] {
+        let overhead = row::braces(&self.overhead());
         [
             ("empty", &self.empty, String::new()),
-            (
-                "1 container",
-                &self.container,
-                row::braces(&self.overhead()),
-            ),
+            ("1 container", &self.container, overhead),
         ]
         .map(|(pod, runs, overhead)| {
             [
@@ -126,15 +117,14 @@ impl Cost {
         let Some(run) = runs.max_by_key(|run| run.most_memory_bytes()) else {
             return Vec::new();
         };
-        let text = |bytes: u64| format!("{:.1} MiB", mebibytes(bytes));
         let mut notes = Vec::new();
         let outside = run.idle.usage.outside().memory_bytes;
         if outside > 0 {
             notes.push(format!(
                 "Kubernetes adds the overhead to the limits of the pod's cgroup; {} of the {} are outside of it, and no \
                  limit bounds them",
-                text(outside),
-                text(run.memory_bytes())
+                size(outside),
+                size(run.memory_bytes())
             ));
         }
         if let Some(free) = run.free_in_guest_bytes {
@@ -142,8 +132,8 @@ impl Cost {
                 "the pod uses {} while idle, and its virtual machine may use {} more; the overhead has both. If the \
                  runtime has sandbox_cgroup_only = true, the kernel ends a virtual machine that needs more than the \
                  overhead and the limits of its containers",
-                text(run.memory_bytes()),
-                text(free)
+                size(run.memory_bytes()),
+                size(free)
             ));
         }
         let elsewhere = run.idle.usage.charged_elsewhere_bytes();
@@ -151,7 +141,7 @@ impl Cost {
             notes.push(format!(
                 "the pod also uses at least {} of file pages that the cgroups of other pods are charged for; the \
                  overhead does not have them",
-                text(elsewhere)
+                size(elsewhere)
             ));
         }
         if self.container.iter().any(|run| !run.idle.has_settled) {
@@ -230,6 +220,10 @@ impl Figure {
 
 pub(super) fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / MIB as f64
+}
+
+fn size(bytes: u64) -> String {
+    format!("{:.1} MiB", mebibytes(bytes))
 }
 
 fn millicores(cpu: Duration, time: Duration) -> f64 {

@@ -8,16 +8,8 @@ use criswitch_cri::codec::cri::{
 use super::call::{LIMIT, PULL_LIMIT, TryFailure, reply};
 
 /// Images with these names usually have a shell, and the first ones are small.
-const WITH_SHELL: [&str; 8] = [
-    "busybox",
-    "alpine",
-    "toybox",
-    "bash",
-    "debian-slim",
-    "debian",
-    "ubuntu",
-    "nanoserver",
-];
+#[rustfmt::skip]
+const WITH_SHELL: [&str; 8] = ["busybox", "alpine", "toybox", "bash", "debian-slim", "debian", "ubuntu", "nanoserver"];
 /// Images with this name have nothing except a process that waits.
 const PAUSE: &str = "pause";
 /// The number of images that are tried. The CRI does not say which images have a shell.
@@ -89,16 +81,18 @@ fn spec(image: String, handler: &str) -> ImageSpec {
 
 /// Sorts images by the place of their name in [`WITH_SHELL`], then by size, and drops those without a name or shell.
 fn chosen(images: Vec<Image>) -> Vec<Candidate> {
-    let mut sorted = Vec::new();
-    for image in images.iter().filter(|image| !image.pinned) {
-        if let Some(name) = image.repo_tags.first().or(image.repo_digests.first())
-            && short_name(name) != PAUSE
-        {
-            let mut known = WITH_SHELL.iter();
-            let place = known.position(|known| short_name(name) == *known);
-            sorted.push((place.unwrap_or(WITH_SHELL.len()), image.size, name));
-        }
-    }
+    let mut sorted: Vec<_> = images
+        .iter()
+        .filter(|image| !image.pinned)
+        .filter_map(|image| {
+            let name = image.repo_tags.first().or(image.repo_digests.first())?;
+            let place = WITH_SHELL
+                .iter()
+                .position(|known| short_name(name) == *known);
+            Some((place.unwrap_or(WITH_SHELL.len()), image.size, name))
+        })
+        .filter(|(.., name)| short_name(name) != PAUSE)
+        .collect();
     sorted.sort_by_key(|(place, size, _)| (*place, *size));
     sorted.truncate(MOST);
     sorted.into_iter().map(|(.., name)| named(name)).collect()

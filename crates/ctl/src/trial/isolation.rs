@@ -39,10 +39,6 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    pub(super) fn is_virtual_machine(&self) -> bool {
-        self.isolation == Isolation::VirtualMachine
-    }
-
     pub(super) fn json(&self) -> Json {
         json!({
             "kind": self.isolation,
@@ -76,24 +72,21 @@ fn conclude(report: &KernelReport, host: &Kernel) -> (Isolation, Vec<String>) {
     {
         return (Isolation::UserspaceKernel, vec![named]);
     }
-    match (&seen.boot_id, &host.boot_id) {
-        (Some(its), Some(own)) if its == own => (
-            Isolation::HostKernel,
-            vec!["its boot id is that of this machine".to_owned()],
-        ),
-        (Some(_), Some(_)) => (Isolation::VirtualMachine, of_machine(report)),
+    let (isolation, evidence) = match (&seen.boot_id, &host.boot_id) {
+        (Some(its), Some(own)) if its == own => {
+            (Isolation::HostKernel, "its boot id is that of this machine")
+        }
+        (Some(_), Some(_)) => return (Isolation::VirtualMachine, of_machine(report)),
         _ if seen.version.is_some() && seen.version == host.version => (
             Isolation::HostKernel,
-            vec!["its kernel's version is that of this machine".to_owned()],
+            "its kernel's version is that of this machine",
         ),
         _ if seen.release.is_some() && report.has_hypervisor => {
-            (Isolation::VirtualMachine, of_machine(report))
+            return (Isolation::VirtualMachine, of_machine(report));
         }
-        _ => (
-            Isolation::Unknown,
-            vec!["the container's boot id cannot be read".to_owned()],
-        ),
-    }
+        _ => (Isolation::Unknown, "the container's boot id cannot be read"),
+    };
+    (isolation, vec![evidence.to_owned()])
 }
 
 fn of_machine(report: &KernelReport) -> Vec<String> {
@@ -109,17 +102,15 @@ fn of_machine(report: &KernelReport) -> Vec<String> {
 
 /// The text with which a userspace kernel names itself.
 fn names_userspace(report: &KernelReport) -> Option<String> {
-    let Kernel {
-        release, version, ..
-    } = &report.kernel;
-    let texts = [
-        ("its kernel's release", release),
-        ("its kernel's version", version),
-        ("its kernel's log", &report.log),
-    ];
-    texts.into_iter().find_map(|(what, text)| {
-        let text = text.as_ref()?;
-        names(text).then(|| format!("{what} is {text:?}"))
+    [
+        ("release", &report.kernel.release),
+        ("version", &report.kernel.version),
+        ("log", &report.log),
+    ]
+    .into_iter()
+    .find_map(|(what, text)| {
+        let text = text.as_ref().filter(|text| names(text))?;
+        Some(format!("its kernel's {what} is {text:?}"))
     })
 }
 
@@ -175,11 +166,11 @@ pub(super) fn broken_promise(
     if seen == promised || seen == Isolation::Unknown {
         return None;
     }
+    let (promised, seen) = (promised.words(), seen.words());
+    let evidence = observed.evidence.join(", ");
     Some(format!(
-        "{what} promises a {}, but the pod has a {} ({}); check which runtime the backend starts for this handler",
-        promised.words(),
-        seen.words(),
-        observed.evidence.join(", ")
+        "{what} promises a {promised}, but the pod has a {seen} ({evidence}); check which runtime the backend starts for \
+         this handler"
     ))
 }
 

@@ -39,12 +39,14 @@ impl Measurement<'_> {
         let mut cost = Cost::default();
         for number in 1..=self.runs {
             let name = format!("run {number} of {}", self.runs);
-            let named = |stopped| match stopped {
+            let both = async {
+                let empty = self.pod(pods, None).await?;
+                Ok((empty, self.pod(pods, Some(&self.image)).await?))
+            };
+            let (empty, container) = both.await.map_err(|stopped| match stopped {
                 Stopped::Failed(why) => Stopped::Failed(format!("{name}: {why}")),
                 Stopped::Interrupted => Stopped::Interrupted,
-            };
-            let empty = self.pod(pods, None).await.map_err(named)?;
-            let container = self.pod(pods, Some(&self.image)).await.map_err(named)?;
+            })?;
             let [of_empty, of_container] = [&empty, &container].map(|run| {
                 let memory = mebibytes(run.idle.usage.total().memory_bytes);
                 format!(
@@ -53,8 +55,10 @@ impl Measurement<'_> {
                     steps::short(run.idle.settling)
                 )
             });
-            let text = format!("empty pod {of_empty}; with a container {of_container}");
-            steps.say(&name, &text);
+            steps.say(
+                &name,
+                &format!("empty pod {of_empty}; with a container {of_container}"),
+            );
             cost.empty.push(empty);
             cost.container.push(container);
         }

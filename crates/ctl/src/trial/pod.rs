@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use criswitch_advice::verdict::is_ready;
-use criswitch_client::running::{Running, TRY_LABEL, TRY_NAMESPACE, is_of_signal};
+use criswitch_client::running::{self, Running, TRY_LABEL, TRY_NAMESPACE, is_of_signal};
 use criswitch_cri::codec::cri::{
     ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest,
     CreateContainerRequest, ExecSyncRequest, ImageSpec, LinuxContainerConfig,
@@ -165,8 +165,7 @@ impl<'a> TrialPod<'a> {
         let created = creation.await;
         self.creation = None;
         let created = created.map_err(|error| TryFailure::new(error.to_string()))??;
-        self.may_exist = false;
-        self.id = Some(created.pod_sandbox_id);
+        (self.may_exist, self.id) = (false, Some(created.pod_sandbox_id));
         Ok(())
     }
 
@@ -207,11 +206,10 @@ impl<'a> TrialPod<'a> {
     }
 
     async fn start_container(&mut self) -> Result<Started, TryFailure> {
-        let request = StartContainerRequest {
-            container_id: self.container_id(),
-        };
+        let container_id = self.container_id();
         let mut runtime = self.daemon.runtime();
-        match reply(LIMIT, "StartContainer", runtime.start_container(request)).await {
+        let started = runtime.start_container(StartContainerRequest { container_id });
+        match reply(LIMIT, "StartContainer", started).await {
             Err(failure) if lacks_shell(&failure.text) => {
                 self.remove_container().await?;
                 Ok(Started::NoShell)
@@ -253,13 +251,13 @@ impl<'a> TrialPod<'a> {
             }
         };
         tokio::time::timeout(LOG_LIMIT, line).await.map_err(|_| {
-            let (path, what) = (
-                path.display(),
-                if path.exists() { "has no line of the container" } else { "does not exist; if the runtime has a /tmp of its own, set TMPDIR to a directory that both see" },
-            );
-            TryFailure::new(format!(
-                "after {LOG_LIMIT:?}, the container's log {path} {what}"
-            ))
+            let what = if path.exists() {
+                "has no line of the container"
+            } else {
+                "does not exist; if the runtime has a /tmp of its own, set TMPDIR to a directory that both see"
+            };
+            let path = path.display();
+            TryFailure::new(format!("after {LOG_LIMIT:?}, the container's log {path} {what}"))
         })
     }
 
@@ -275,19 +273,21 @@ impl<'a> TrialPod<'a> {
     }
 
     async fn remove_container(&mut self) -> Result<(), TryFailure> {
-        let request = RemoveContainerRequest {
-            container_id: self.container_id(),
-        };
+        let container_id = self.container_id();
         let mut runtime = self.daemon.runtime();
-        reply(LIMIT, "RemoveContainer", runtime.remove_container(request)).await?;
+        let removed = runtime.remove_container(RemoveContainerRequest { container_id });
+        reply(LIMIT, "RemoveContainer", removed).await?;
         self.container = None;
         Ok(())
     }
 
     /// The ids of the pod and of its container, as far as they exist.
     pub(super) fn ids(&self) -> Vec<&str> {
-        let ids = self.id.iter().chain(&self.container);
-        ids.map(String::as_str).collect()
+        self.id
+            .iter()
+            .chain(&self.container)
+            .map(|id| &**id)
+            .collect()
     }
 
     /// Stops and removes the container, in two steps.
@@ -303,11 +303,17 @@ impl<'a> TrialPod<'a> {
     }
 
     async fn stop(&self) -> Result<(), TryFailure> {
-        stop(self.daemon, self.pod_id()).await
+        let pod_sandbox_id = self.pod_id();
+        let mut runtime = self.daemon.runtime();
+        let stopped = runtime.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id });
+        reply(LIMIT, "StopPodSandbox", stopped).await.map(drop)
     }
 
     async fn remove(&mut self) -> Result<(), TryFailure> {
-        remove(self.daemon, self.pod_id()).await?;
+        let pod_sandbox_id = self.pod_id();
+        let mut runtime = self.daemon.runtime();
+        let removed = runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id });
+        reply(LIMIT, "RemovePodSandbox", removed).await?;
         self.id = None;
         Ok(())
     }
@@ -362,8 +368,8 @@ impl<'a> TrialPod<'a> {
     pub(super) async fn clean_up(mut self) -> Result<(), String> {
         let failure = match tokio::time::timeout(REMOVAL_LIMIT, self.remove_all()).await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(failure)) => failure,
-            Err(_) => TryFailure::new(format!("no answer within {REMOVAL_LIMIT:?}")),
+            Ok(Err(failure)) => failure.text,
+            Err(_) => format!("no answer within {REMOVAL_LIMIT:?}"),
         };
         let endpoint = self.daemon.socket.endpoint();
         Err(match &self.id {
@@ -437,8 +443,8 @@ impl<'a> TrialPod<'a> {
     /// Whether the daemon's last list of the backend came from the backend.
     async fn backend_answers(&self) -> bool {
         self.daemon.state().await.is_ok_and(|state| {
-            let mut backends = state.backends.iter().filter(|it| it.name == self.backend);
-            backends.any(|backend| is_ready(backend) && !backend.pods_from_cache)
+            running::backend(&state, self.backend)
+                .is_ok_and(|backend| is_ready(backend) && !backend.pods_from_cache)
         })
     }
 
@@ -449,21 +455,6 @@ impl<'a> TrialPod<'a> {
     fn container_id(&self) -> String {
         self.container.clone().unwrap_or_default()
     }
-}
-
-async fn stop(daemon: &Running, pod_sandbox_id: String) -> Result<(), TryFailure> {
-    let request = StopPodSandboxRequest { pod_sandbox_id };
-    let mut runtime = daemon.runtime();
-    reply(LIMIT, "StopPodSandbox", runtime.stop_pod_sandbox(request))
-        .await
-        .map(drop)
-}
-
-async fn remove(daemon: &Running, pod_sandbox_id: String) -> Result<(), TryFailure> {
-    let request = RemovePodSandboxRequest { pod_sandbox_id };
-    let mut runtime = daemon.runtime();
-    let removed = runtime.remove_pod_sandbox(request);
-    reply(LIMIT, "RemovePodSandbox", removed).await.map(drop)
 }
 
 fn pod_config(uid: &str, settings: &PodSettings<'_>, logs: &LogFolder) -> PodSandboxConfig {
@@ -500,18 +491,15 @@ fn pod_config(uid: &str, settings: &PodSettings<'_>, logs: &LogFolder) -> PodSan
 
 /// A random id in the form of a UUID.
 fn new_uid() -> String {
-    let digits = format!("{:016x}{:016x}", random(), random());
-    let mut rest = digits.as_str();
-    let parts = [8, 4, 4, 4, 12].map(|length| {
-        let (part, after) = rest.split_at_checked(length).unwrap_or((rest, ""));
-        rest = after;
-        part
-    });
-    parts.join("-")
-}
-
-fn random() -> u64 {
-    RandomState::new().hash_one(std::process::id())
+    let [one, other] = [(), ()].map(|()| RandomState::new().hash_one(std::process::id()));
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        one >> 32,
+        one >> 16 & 0xffff,
+        one & 0xffff,
+        other >> 48,
+        other & 0xffff_ffff_ffff
+    )
 }
 
 /// Whether a log has a line of standard output that ends with this text.

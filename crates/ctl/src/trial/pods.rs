@@ -36,14 +36,6 @@ pub(super) enum Stopped {
     Interrupted,
 }
 
-/// Why the work in one pod ended early.
-enum EarlyEnd {
-    Failed(String),
-    Interrupted,
-    /// Something else stopped the pod, so that another pod may work.
-    Disturbed(String),
-}
-
 impl TryPods<'_> {
     /// Works in a new pod. If something else stops the pod, works in another one, after the first ones only within
     /// `limit`. `attempts` counts the pods.
@@ -57,54 +49,32 @@ impl TryPods<'_> {
         loop {
             *attempts += 1;
             let repeats = *attempts < LEAST || *attempts < MOST && began.elapsed() < limit;
-            match self.once(steps, &mut work).await {
-                Ok(done) => return Ok(done),
-                Err(EarlyEnd::Disturbed(_)) if repeats => steps.say(
-                    "again",
-                    "because something else, such as a kubelet, stopped the pod",
-                ),
-                Err(EarlyEnd::Interrupted) => return Err(Stopped::Interrupted),
-                Err(EarlyEnd::Failed(why) | EarlyEnd::Disturbed(why)) => {
-                    return Err(Stopped::Failed(why));
+            self.check_backend().await.map_err(Stopped::Failed)?;
+            let mut pod = TrialPod::new(self.daemon, &self.settings)
+                .map_err(|failure| Stopped::Failed(failure.text))?;
+            let worked = tokio::select! {
+                // After an interruption no further pod is created.
+                biased;
+                () = self.interrupt.as_mut() => None,
+                worked = work(&mut pod, steps) => Some(worked),
+            };
+            *self.untested = matches!(&worked, Some(Err(failure)) if failure.needs_image);
+            let was_stopped = matches!(worked, Some(Err(_))) && pod.was_stopped().await;
+            let ended = match worked {
+                None => {
+                    steps.interrupt();
+                    Err(Stopped::Interrupted)
                 }
+                Some(worked) => worked
+                    .map_err(|failure| Stopped::Failed(self.words(steps, &failure, was_stopped))),
+            };
+            self.leftovers.extend(pod.clean_up().await.err());
+            if !was_stopped || !repeats {
+                return ended;
             }
+            let why = "because something else, such as a kubelet, stopped the pod";
+            steps.say("again", why);
         }
-    }
-
-    /// Makes one pod, and removes it in any case.
-    async fn once<T>(
-        &mut self,
-        steps: &mut Steps,
-        work: &mut impl AsyncFnMut(&mut TrialPod<'_>, &mut Steps) -> Result<T, TryFailure>,
-    ) -> Result<T, EarlyEnd> {
-        self.check_backend().await.map_err(EarlyEnd::Failed)?;
-        let mut pod = TrialPod::new(self.daemon, &self.settings)
-            .map_err(|failure| EarlyEnd::Failed(failure.text))?;
-        let worked = tokio::select! {
-            // After an interruption no further pod is created.
-            biased;
-            () = self.interrupt.as_mut() => None,
-            worked = work(&mut pod, steps) => Some(worked),
-        };
-        *self.untested = matches!(&worked, Some(Err(failure)) if failure.needs_image);
-        let worked = match worked {
-            None => {
-                steps.interrupt();
-                Err(EarlyEnd::Interrupted)
-            }
-            Some(Ok(done)) => Ok(done),
-            Some(Err(failure)) => {
-                let was_stopped = pod.was_stopped().await;
-                let why = self.words(steps, &failure, was_stopped);
-                Err(if was_stopped {
-                    EarlyEnd::Disturbed(why)
-                } else {
-                    EarlyEnd::Failed(why)
-                })
-            }
-        };
-        self.leftovers.extend(pod.clean_up().await.err());
-        worked
     }
 
     /// Checks that the backend is ready. Otherwise the creation of a pod would fail late, and its failure would not say

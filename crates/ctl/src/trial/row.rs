@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use criswitch_config::{Config, Origin, address};
 use criswitch_platform::replace::{Access, replace};
 use serde_json::{Value as Json, json};
@@ -13,7 +13,7 @@ use toml_edit::{DocumentMut, InlineTable, Item, TableLike, Value};
 /// The key of a row, and the keys of the overhead, in the order of a new row.
 const OVERHEAD: &str = "overhead";
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
-const BYTE_ORDER_MARK: char = '\u{feff}';
+const BYTE_ORDER_MARK: &str = "\u{feff}";
 
 /// Quantities by the names of their resources.
 pub(super) type Quantities = BTreeMap<String, String>;
@@ -60,17 +60,12 @@ pub(super) fn braces(overhead: &Quantities) -> String {
 /// The configuration is wrong, or no file has a row for the handler.
 pub(super) fn find(main: &Path, handler: &str) -> anyhow::Result<(Config, Origin)> {
     let config = Config::load(main)?;
-    match config
-        .table
-        .handler(handler)
-        .and_then(|row| row.origin.clone())
-    {
-        Some(origin) => Ok((config, origin)),
-        None => bail!(
-            "no file of the configuration {} has a row for handler {handler:?}; add one under [handlers] first",
-            main.display()
-        ),
-    }
+    let row = config.table.handler(handler);
+    let origin = row.and_then(|row| row.origin.clone()).with_context(|| {
+        let main = main.display();
+        format!("no file of the configuration {main} has a row for handler {handler:?}; add one under [handlers] first")
+    })?;
+    Ok((config, origin))
 }
 
 /// Writes the overhead into the row of `handler`, in the configuration whose main file is `main`. The new content must
@@ -120,11 +115,11 @@ fn check(texts: &[(&Path, String)], handler: &str, overhead: &Quantities) -> any
         .collect();
     let changed = Config::of_texts(&texts)?;
     let row = changed.table.handler(handler);
-    if row.is_some_and(|row| row.scheduling.overhead == *overhead) {
-        Ok(())
-    } else {
-        bail!("the changed row would not have this overhead")
-    }
+    ensure!(
+        row.is_some_and(|row| row.scheduling.overhead == *overhead),
+        "the changed row would not have this overhead"
+    );
+    Ok(())
 }
 
 /// Replaces a file, or the target of a link.
@@ -157,24 +152,16 @@ fn edited(text: &str, handler: &str, overhead: &Quantities) -> anyhow::Result<St
 
 /// The changed text with the byte order mark and the line ends of the old one, which the parser drops.
 fn with_line_ends_of(old: &str, changed: &str) -> String {
-    let changed = if old.contains("\r\n") {
-        changed.replace('\n', "\r\n")
-    } else {
-        changed.to_owned()
-    };
-    if old.starts_with(BYTE_ORDER_MARK) {
-        format!("{BYTE_ORDER_MARK}{changed}")
-    } else {
-        changed
-    }
+    let end = if old.contains("\r\n") { "\r\n" } else { "\n" };
+    let mark = Some(BYTE_ORDER_MARK).filter(|mark| old.starts_with(*mark));
+    format!("{}{}", mark.unwrap_or_default(), changed.replace('\n', end))
 }
 
 /// The row in braces for a row that is a string.
 fn in_braces(short: &Value) -> Value {
-    let key = if short.as_str().is_some_and(address::is_like) {
-        "socket"
-    } else {
-        "backend"
+    let key = match short.as_str() {
+        Some(text) if address::is_like(text) => "socket",
+        _ => "backend",
     };
     let mut row = InlineTable::new();
     // The string keeps its kind of quotes.

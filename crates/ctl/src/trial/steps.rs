@@ -3,8 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use criswitch_client::terminal::is_read;
-use criswitch_client::terminal::{plain, wrapped};
+use criswitch_client::terminal::{is_read, plain, wrapped};
 use serde::{Serialize, Serializer};
 
 use super::call::TryFailure;

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use criswitch_config::labels_file::HEAD;
-use criswitch_platform::WriteTarget;
 
 use crate::facts::MachineFacts;
 use crate::finding::Finding;
@@ -16,10 +15,9 @@ const MACHINE_ID: &str = "/etc/machine-id";
 const RUNNING: &str = "/run/systemd/system";
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
 /// Files of a package, or of a manual installation.
+#[rustfmt::skip]
 const INSTALLED: [&str; 4] = [
-    "/usr/bin/criswitch",
-    "/usr/bin/criswitchd",
-    "/usr/lib/systemd/system/criswitch.service",
+    "/usr/bin/criswitch", "/usr/bin/criswitchd", "/usr/lib/systemd/system/criswitch.service",
     "/lib/systemd/system/criswitch.service",
 ];
 
@@ -44,93 +42,85 @@ const IMMUTABLE: [(&str, &str, &str); 3] = [
 ];
 const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
 
-pub(super) fn operating_system(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let Some((file, text)) = OS_RELEASE
+pub(super) fn operating_system(
+    facts: &MachineFacts<'_>,
+    _: &[PlannedStep],
+) -> Option<Vec<Finding>> {
+    let (file, text) = OS_RELEASE
         .into_iter()
-        .find_map(|file| Some((file, facts.root.text(Path::new(file)).ok()??)))
-    else {
-        return Vec::new();
-    };
+        .find_map(|file| Some((file, facts.root.text(Path::new(file)).ok()??)))?;
     let id = text
         .lines()
-        .find_map(|line| line.trim().strip_prefix("ID="))
-        .unwrap_or_default()
+        .find_map(|line| line.trim().strip_prefix("ID="))?
         .trim_matches(['"', '\'']);
-    match IMMUTABLE.iter().find(|(name, ..)| *name == id) {
-        Some((_, what, instead)) => vec![Finding::new([file], what, instead)],
-        None => Vec::new(),
-    }
+    let (_, what, instead) = IMMUTABLE.iter().find(|(name, ..)| *name == id)?;
+    Some(vec![Finding::new([file], what, instead)])
 }
 
-pub(super) fn machine(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let Some(wanted) = &facts.specification.machine_id else {
-        return Vec::new();
-    };
+pub(super) fn machine(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
+    let wanted = facts.specification.machine_id.as_ref()?;
     let what = format!("the specification is for the machine {wanted}");
-    let Ok(Some(id)) = facts.root.text(Path::new(MACHINE_ID)) else {
-        let what = format!("cannot be read, and {what}");
-        return vec![Finding::unknown([MACHINE_ID], what, "")];
-    };
-    if id.trim() == wanted {
-        return Vec::new();
-    }
-    let what = format!("{what}, and this is {}", id.trim());
-    let hint = "the specification of this machine";
-    vec![Finding::new([MACHINE_ID], what, hint)]
+    Some(vec![match facts.root.text(Path::new(MACHINE_ID)) {
+        Ok(Some(id)) if id.trim() == wanted => return None,
+        Ok(Some(id)) => Finding::new(
+            [MACHINE_ID],
+            format!("{what}, and this is {}", id.trim()),
+            "the specification of this machine",
+        ),
+        _ => Finding::unknown([MACHINE_ID], format!("cannot be read, and {what}"), ""),
+    }])
 }
 
-pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let own = env!("CARGO_PKG_VERSION");
-    match &facts.specification.version {
-        Some(wanted) if wanted != own => {
-            let what = format!("this program is version {own}, the specification wants {wanted}");
-            let hint = "the program of that version";
-            vec![Finding::new(["criswitch"], what, hint)]
-        }
-        _ => Vec::new(),
-    }
+    let wanted = facts.specification.version.as_ref()?;
+    let what = format!("this program is version {own}, the specification wants {wanted}");
+    (wanted != own).then(|| {
+        vec![Finding::new(
+            ["criswitch"],
+            what,
+            "the program of that version",
+        )]
+    })
 }
 
-pub(super) fn generation(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    match facts.specification.generation {
-        Some(wanted) if wanted < facts.number => {
-            let what = format!(
-                "the specification has the generation {wanted}, and {} was applied here",
-                facts.number
-            );
-            let hint = "the newest specification";
-            vec![Finding::new(["specification"], what, hint)]
-        }
-        _ => Vec::new(),
-    }
+pub(super) fn generation(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
+    let (wanted, applied) = (facts.specification.generation?, facts.number);
+    let what =
+        format!("the specification has the generation {wanted}, and {applied} was applied here");
+    (wanted < applied).then(|| {
+        vec![Finding::new(
+            ["specification"],
+            what,
+            "the newest specification",
+        )]
+    })
 }
 
-pub(super) fn systemd(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn systemd(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let paths: &[_] = if facts.root.runs() {
         &[RUNNING]
     } else {
         &SYSTEMD
     };
-    if paths.iter().any(|path| exists(facts, path)) {
-        return Vec::new();
-    }
     let what = "systemd does not run the services of this machine";
-    vec![Finding::new([RUNNING], what, "")]
+    (!paths.iter().any(|path| exists(facts, path))).then(|| vec![Finding::new([RUNNING], what, "")])
 }
 
 fn exists(facts: &MachineFacts<'_>, path: &str) -> bool {
     facts.root.at(Path::new(path)).exists()
 }
 
-pub(super) fn configuration(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    facts.wanted.as_ref().err().cloned().unwrap_or_default()
+pub(super) fn configuration(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
+    facts.wanted.as_ref().err().cloned()
 }
 
-pub(super) fn package(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let installed = INSTALLED.iter().filter(|path| exists(facts, path));
-    let what = "a package, or somebody manually, has installed criswitch here";
-    let hint = "upgrading it in the same way, or removing it first";
-    vec![Finding::new(installed, what, hint)]
+pub(super) fn package(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
+    Some(vec![Finding::new(
+        INSTALLED.iter().filter(|path| exists(facts, path)),
+        "a package, or somebody manually, has installed criswitch here",
+        "upgrading it in the same way, or removing it first",
+    )])
 }
 
 /// The file if it exists, else the first directory above it that does.
@@ -149,23 +139,8 @@ fn contents(planned: &[PlannedStep]) -> impl Iterator<Item = (&Change, &Content)
         .filter_map(|change| Some((change, change.content.as_ref()?)))
 }
 
-/// The files for whose place in the file system `is_bad` holds.
-fn with_target(
-    facts: &MachineFacts<'_>,
-    planned: &[PlannedStep],
-    is_bad: impl Fn(&WriteTarget, &Content) -> bool,
-) -> Vec<String> {
-    contents(planned)
-        .filter(|(change, content)| {
-            WriteTarget::of(&existing_part(&facts.root, &change.place))
-                .is_ok_and(|target| is_bad(&target, content))
-        })
-        .map(|(change, _)| change.place.clone())
-        .collect()
-}
-
 /// Files that are not below the root of the machine, because an absolute link leads there from a directory above them.
-pub(super) fn outside(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn outside(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Option<Vec<Finding>> {
     let root = facts.root.at(Path::new("/")).canonicalize();
     let places = contents(planned)
         .map(|(change, _)| Path::new(&change.place))
@@ -177,39 +152,26 @@ pub(super) fn outside(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<
         })
         .map(Path::display);
     let what = "a link leads to a directory outside of the machine's root, or a file is in its way";
-    vec![Finding::new(places, what, "")]
-}
-
-pub(super) fn read_only(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
-    let places = with_target(facts, planned, |target, _| target.is_read_only);
-    vec![Finding::new(places, "the file system is read-only", "")]
-}
-
-pub(super) fn no_exec(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
-    let places = with_target(facts, planned, |target, content| {
-        target.is_no_exec && content.is_program()
-    });
-    let what = "the file system runs no programs (noexec)";
-    vec![Finding::new(places, what, "mounting it with exec")]
+    Some(vec![Finding::new(places, what, "")])
 }
 
 /// Files in the way. A setting in a file of the kubelet is changed on purpose, and a link to another version of
 /// criswitch is of this command.
-pub(super) fn existing(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn existing(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Option<Vec<Finding>> {
     let layout = facts.layout.as_ref();
-    let in_the_way = contents(planned).filter(|(change, content)| {
-        let path = Path::new(&change.place);
-        let is_version = matches!(content, Content::Link(_)) && path.starts_with(PROGRAMS);
-        facts.root.at(path).symlink_metadata().is_ok()
-            && !is_version
-            && !facts.own.iter().any(|own| own == path)
-            && !layout.is_ok_and(|layout| layout.read.contains_key(path))
-    });
-    let places = in_the_way
+    let in_the_way = contents(planned)
+        .filter(|(change, content)| {
+            let path = Path::new(&change.place);
+            let is_version = matches!(content, Content::Link(_)) && path.starts_with(PROGRAMS);
+            facts.root.at(path).symlink_metadata().is_ok()
+                && !is_version
+                && !facts.own.iter().any(|own| own == path)
+                && !layout.is_ok_and(|layout| layout.read.contains_key(path))
+        })
         .map(|(change, _)| change.place.clone())
         .chain(foreign_labels(facts));
     let what = "the file exists, differs, and would be replaced";
-    vec![Finding::new(places, what, "moving it")]
+    Some(vec![Finding::new(in_the_way, what, "moving it")])
 }
 
 /// The file of the labels, if somebody else has written it. criswitch would replace it, and an undo removes it.

@@ -21,94 +21,86 @@ const OLDEST_OF_RANCHER: u32 = 32;
 const TICKS_PER_SECOND: u64 = 100;
 /// The field of `/proc/PID/stat` with the start, counted after the name of the program.
 const START_FIELD: usize = 19;
+/// The hint for what a restart of the kubelet would change besides its endpoint.
+const RESTART_FIRST: &str = "restarting the kubelet first";
 
-pub(super) fn layout(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    match &facts.layout {
-        Ok(_) => facts.kubelet_findings.clone(),
-        Err(findings) => findings.clone(),
-    }
+pub(super) fn layout(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
+    let unknown = facts.layout.as_ref().err();
+    Some(unknown.unwrap_or(&facts.kubelet_findings).clone())
 }
 
-pub(super) fn image_endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn image_endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let mut findings = Vec::new();
     let name = "the kubelet's image service endpoint";
     let images = facts.kubelet.set(IMAGES);
     judge(images, name, &facts.endpoint, "removing it", &mut findings);
-    findings
+    Some(findings)
 }
 
 /// The minor version of the kubelet 1.x, as its program prints it. `None` if it is unknown.
 pub(super) fn minor_version(facts: &MachineFacts<'_>) -> Option<u32> {
-    let version = facts.kubelet.version(&facts.root)?;
-    let (_, minor) = version.split_once(" v1.")?;
-    minor
+    facts
+        .kubelet
+        .version(&facts.root)?
+        .split_once(" v1.")?
+        .1
         .split(|char: char| !char.is_ascii_digit())
         .next()?
         .parse()
         .ok()
 }
 
-pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let oldest = match facts.kubelet.rancher {
         Some(_) => OLDEST_OF_RANCHER,
         None => OLDEST,
     };
     let what = format!("criswitch needs the kubelet 1.{oldest} or newer");
-    match minor_version(facts) {
-        Some(minor) if minor >= oldest => Vec::new(),
-        Some(minor) => vec![Finding::new(
-            ["kubelet"],
-            format!("{what}, and this is 1.{minor}"),
-            "",
-        )],
-        None => vec![Finding::unknown(
+    Some(vec![match minor_version(facts) {
+        Some(minor) if minor >= oldest => return None,
+        Some(minor) => Finding::new(["kubelet"], format!("{what}, and this is 1.{minor}"), ""),
+        None => Finding::unknown(
             ["kubelet"],
             format!("{what}, and its version is not known"),
             "kubelet --version",
-        )],
-    }
+        ),
+    }])
 }
 
 /// A kubelet whose previous endpoint no journal has: an undo could only take criswitch away from it.
-pub(super) fn endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    if facts.has_set_endpoint || !facts.uses_criswitch() {
-        return Vec::new();
-    }
+pub(super) fn endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
+    let is_unknown = facts.uses_criswitch() && !facts.has_set_endpoint;
     let what = "the kubelet uses criswitch already, so an undo would leave it without a runtime";
     let hint = "setting the endpoint of its own runtime and restarting it, then again";
-    vec![Finding::new(["kubelet"], what, hint)]
+    is_unknown.then(|| vec![Finding::new(["kubelet"], what, hint)])
 }
 
-pub(super) fn stopped(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    if !facts.root.runs() || facts.kubelet.pid.is_some() {
-        return Vec::new();
-    }
+pub(super) fn stopped(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
+    let is_stopped = facts.root.runs() && facts.kubelet.pid.is_none();
     let what = "the kubelet does not run, so whether it would serve with criswitch is not known";
-    vec![Finding::unknown(["kubelet"], what, "starting it first")]
+    is_stopped.then(|| vec![Finding::unknown(["kubelet"], what, "starting it first")])
 }
 
-pub(super) fn program(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn program(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let link = format!("/proc/{}/exe", facts.kubelet.pid.unwrap_or_default());
-    let Ok(program) = fs::read_link(facts.root.at(Path::new(&link))) else {
-        let what = "the program of the kubelet's process cannot be read";
-        return vec![Finding::unknown(
+    Some(vec![match fs::read_link(facts.root.at(Path::new(&link))) {
+        Ok(program) => Finding::new(
+            program.display().to_string().strip_suffix(" (deleted)"),
+            "the program was replaced after the kubelet had started, so a restart would upgrade it",
+            RESTART_FIRST,
+        ),
+        Err(_) => Finding::unknown(
             [link],
-            what,
+            "the program of the kubelet's process cannot be read",
             "running the command as root",
-        )];
-    };
-    let program = program.display().to_string();
-    let replaced = program.strip_suffix(" (deleted)");
-    let what =
-        "the program was replaced after the kubelet had started, so a restart would upgrade it";
-    let hint = "restarting the kubelet first";
-    vec![Finding::new(replaced, what, hint)]
+        ),
+    }])
 }
 
-pub(super) fn files(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn files(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let Some(started) = start_time(facts) else {
         let what = "the start of the kubelet's process cannot be read";
-        return vec![Finding::unknown(["kubelet"], what, "")];
+        return Some(vec![Finding::unknown(["kubelet"], what, "")]);
     };
     let mut paths = files_of(&facts.kubelet.settings, &facts.root, &mut Vec::new());
     for kubelet in [&facts.kubelet, &facts.next_kubelet] {
@@ -126,9 +118,11 @@ pub(super) fn files(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding>
             .and_then(|about| about.modified())
             .is_ok_and(|time| time > started)
     });
-    let newer = paths.iter().map(|path| path.display());
-    let what = "the file is newer than the kubelet's process, so a restart would apply it";
-    vec![Finding::new(newer, what, "restarting the kubelet first")]
+    Some(vec![Finding::new(
+        paths.iter().map(|path| path.display()),
+        "the file is newer than the kubelet's process, so a restart would apply it",
+        RESTART_FIRST,
+    )])
 }
 
 /// The time at which the kubelet's process started, or up to a second later: the kernel shows the time of the boot in
@@ -147,50 +141,42 @@ fn start_time(facts: &MachineFacts<'_>) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(boot)?.checked_add(since)
 }
 
-pub(super) fn flags(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn flags(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let next = &facts.next_kubelet;
-    let (Some(process), Some(unit)) = (&facts.kubelet.start, &next.start) else {
-        return Vec::new();
-    };
+    let (process, unit) = (facts.kubelet.start.as_ref()?, next.start.as_ref()?);
     let [runs, starts] = [process, unit].map(|start| start.rancher.as_ref().map(|it| it.program));
     if runs != starts {
         let what = "a different program runs the kubelet now than this unit would start";
         let hint = "disabling the unit of one of them";
-        return vec![Finding::new([&unit.from], what, hint)];
-    }
-    // k3s and RKE2 make the kubelet's flags themselves at each start.
-    if next.rancher.is_some() || process.program.flags != Flags::Kubelet {
-        return Vec::new();
+        return Some(vec![Finding::new([&unit.from], what, hint)]);
     }
     let [runs, starts] =
         [process, unit].map(|start| start.words.iter().skip(1).map(|word| &word.text));
-    if runs.eq(starts) {
-        return Vec::new();
+    // k3s and RKE2 make the kubelet's flags themselves at each start.
+    if next.rancher.is_some() || process.program.flags != Flags::Kubelet || runs.eq(starts) {
+        return None;
     }
     let what = "the kubelet's process has other flags than its unit would give it now";
-    let hint = "restarting the kubelet first";
-    vec![Finding::new([&unit.from], what, hint)]
+    Some(vec![Finding::new([&unit.from], what, RESTART_FIRST)])
 }
 
-pub(super) fn daemon_reload(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let Ok(layout) = &facts.layout else {
-        return Vec::new();
-    };
+pub(super) fn daemon_reload(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
+    let unit = &facts.layout.as_ref().ok()?.unit;
     let asked = facts
         .root
         .is_this_machine()
-        .then(|| Unit::needs_reload(&layout.unit));
-    match asked.flatten() {
-        Some(false) => Vec::new(),
-        Some(true) => vec![Finding::new(
-            [&layout.unit],
+        .then(|| Unit::needs_reload(unit));
+    Some(vec![match asked.flatten() {
+        Some(false) => return None,
+        Some(true) => Finding::new(
+            [unit],
             "the unit has changed on disk, and systemd has not read it yet",
             "systemctl daemon-reload, then restarting the kubelet",
-        )],
-        None => vec![Finding::unknown(
-            [&layout.unit],
+        ),
+        None => Finding::unknown(
+            [unit],
             "whether systemd has read the unit as it is on disk is not known",
             "systemctl daemon-reload",
-        )],
-    }
+        ),
+    }])
 }

@@ -23,10 +23,10 @@ const KUBECTL: &str = "kubectl get pods -A -o yaml --field-selector spec.nodeNam
 
 /// The backends that answered, with their names.
 fn answered<'f>(facts: &'f MachineFacts<'_>) -> Vec<(&'f str, &'f Probed)> {
-    let (Ok(wanted), Some(probes)) = (&facts.wanted, &facts.probes) else {
-        return Vec::new();
-    };
-    probe::answered(&wanted.config.table, probes)
+    match (&facts.wanted, &facts.probes) {
+        (Ok(wanted), Some(probes)) => probe::answered(&wanted.config.table, probes),
+        _ => Vec::new(),
+    }
 }
 
 /// An unknown finding about the backends whose pods are not known.
@@ -62,58 +62,46 @@ fn name(pod: &PodSandbox) -> String {
     format!("{}/{}", names.namespace, names.name)
 }
 
-pub(super) fn backend(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let Ok(wanted) = &facts.wanted else {
-        return Vec::new();
-    };
-    let backends = &wanted.config.table.backends;
+pub(super) fn backend(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
+    let backends = &facts.wanted.as_ref().ok()?.config.table.backends;
     let Some(probes) = &facts.probes else {
         let places = backends.iter().map(probe::place);
         let what = "the machine does not run, so no backend was asked";
-        return vec![Finding::unknown(places, what, "")];
+        return Some(vec![Finding::unknown(places, what, "")]);
     };
-    let mut findings = Vec::new();
-    for (backend, probe) in backends.iter().zip(probes) {
-        for fault in probe::faults(probe) {
-            findings.push(Finding::new([probe::place(backend)], fault, ""));
-        }
-    }
-    findings
+    let faults = probe::faults(backends, probes);
+    Some(
+        faults
+            .map(|(place, fault)| Finding::new([place], fault, ""))
+            .collect(),
+    )
 }
 
 /// Without its runtime as a backend, the kubelet would not find its pods.
-pub(super) fn current_runtime(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let (Ok(wanted), Ok(layout)) = (&facts.wanted, &facts.layout) else {
-        return Vec::new();
-    };
+pub(super) fn current_runtime(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
+    let (wanted, layout) = (facts.wanted.as_ref().ok()?, facts.layout.as_ref().ok()?);
     let endpoint = facts.kubelet.endpoint().unwrap_or(&layout.endpoint);
     let mut backends = wanted.config.table.backends.iter();
-    if same(endpoint, &facts.endpoint)
-        || backends.any(|backend| same(&backend.socket.to_string(), endpoint))
-    {
-        return Vec::new();
-    }
+    let is_known = same(endpoint, &facts.endpoint)
+        || backends.any(|backend| same(&backend.socket.to_string(), endpoint));
     let what = "the kubelet uses this runtime, which is not a backend, so it would lose its pods";
     let hint = "a row for its handlers under [handlers]";
-    vec![Finding::new([endpoint], what, hint)]
+    (!is_known).then(|| vec![Finding::new([endpoint], what, hint)])
 }
 
 /// The paths that the backends share outside of the CRI.
-pub(super) fn shared(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn shared(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let mut findings = collisions::between(&answered(facts));
     if let Ok(wanted) = &facts.wanted
         && facts.root.runs()
     {
         findings.extend(collisions::lost_sockets(&wanted.config.table));
     }
-    findings
+    Some(findings)
 }
 
-pub(super) fn cgroup_driver(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let Ok(wanted) = &facts.wanted else {
-        return Vec::new();
-    };
-    let table = &wanted.config.table;
+pub(super) fn cgroup_driver(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
+    let table = &facts.wanted.as_ref().ok()?.config.table;
     let probes = facts.probes.as_deref().unwrap_or_default();
     let silent = table
         .backends
@@ -132,14 +120,14 @@ pub(super) fn cgroup_driver(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<
     if let Some(ours) = ours {
         facts.kubelet.judge_cgroup_driver(ours, &mut found);
     }
-    found
+    Some(found)
 }
 
-pub(super) fn handler_without_row(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let Ok(wanted) = &facts.wanted else {
-        return Vec::new();
-    };
-    let table = &wanted.config.table;
+pub(super) fn handler_without_row(
+    facts: &MachineFacts<'_>,
+    _: &[PlannedStep],
+) -> Option<Vec<Finding>> {
+    let table = &facts.wanted.as_ref().ok()?.config.table;
     let mut findings = Vec::new();
     for (backend, found) in answered(facts) {
         let Some(row) = table.backends.iter().find(|row| row.name == backend) else {
@@ -154,14 +142,17 @@ pub(super) fn handler_without_row(facts: &MachineFacts<'_>, _: &[PlannedStep]) -
         }
     }
     findings.push(silent(facts));
-    findings
+    Some(findings)
 }
 
 /// Pods that the kubelet would remove, because it does not know them.
-pub(super) fn unknown_to_kubelet(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn unknown_to_kubelet(
+    facts: &MachineFacts<'_>,
+    _: &[PlannedStep],
+) -> Option<Vec<Finding>> {
     let known = match &facts.pods {
         Ok(known) => known,
-        Err(found) => return vec![found.clone()],
+        Err(found) => return Some(vec![found.clone()]),
     };
     let unknown = all_running(facts).filter(|pod| {
         let uid = pod.metadata.as_ref().map(|names| names.uid.as_str());
@@ -169,10 +160,13 @@ pub(super) fn unknown_to_kubelet(facts: &MachineFacts<'_>, _: &[PlannedStep]) ->
     });
     let what = "the kubelet does not know the pod, and would remove it";
     let hint = "removing the pod, or waiting for its end";
-    vec![silent(facts), Finding::new(unknown.map(name), what, hint)]
+    Some(vec![
+        silent(facts),
+        Finding::new(unknown.map(name), what, hint),
+    ])
 }
 
-pub(super) fn young(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn young(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -187,34 +181,34 @@ pub(super) fn young(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding>
     }
     let what = "the pod is younger than 10 seconds";
     let ahead = "the pod was created later than this machine's time, so its age is not known";
-    vec![
+    Some(vec![
         silent(facts),
         Finding::new(young, what, "again after 10 seconds"),
         Finding::unknown(future, ahead, "correcting the clock"),
-    ]
+    ])
 }
 
 /// A note about the pods of the node, whose specifications are in the API server only.
-fn note(facts: &MachineFacts<'_>, what: &str) -> Vec<Finding> {
+fn note(facts: &MachineFacts<'_>, what: &str) -> Option<Vec<Finding>> {
     let has_pods = !facts.pods.as_ref().is_ok_and(BTreeSet::is_empty);
-    vec![Finding::new(has_pods.then_some("all pods"), what, KUBECTL)]
+    has_pods.then(|| vec![Finding::new(["all pods"], what, KUBECTL)])
 }
 
-pub(super) fn admission(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn admission(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let what = "whether the restarted kubelet admits the pods again depends on their specifications: node selectors \
         and labels of the node, NUMA, devices whose plug-in is not registered";
     note(facts, what)
 }
 
-pub(super) fn eviction(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn eviction(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let what =
         "whether a short NotReady of the node evicts the pods depends on their tolerationSeconds";
     note(facts, what)
 }
 
-pub(super) fn readiness(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+pub(super) fn readiness(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     if minor_version(facts).is_some_and(|minor| !RESETS_READINESS.contains(&minor)) {
-        return Vec::new();
+        return None;
     }
     let what = "with a kubelet 1.31 to 1.34, pods with a readiness probe are not ready from its restart until their \
         first probe";

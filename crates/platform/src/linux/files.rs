@@ -8,10 +8,10 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt,
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{Mode, OFlags, StatVfsMountFlags, XattrFlags};
+use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::{Attributes, FreeSpace, SECURITY, WriteTarget, users};
+use crate::{Attributes, FreeSpace, SECURITY, users};
 
 /// With these flags, open(2) neither waits for the other end of a pipe nor makes a terminal the daemon's controlling
 /// terminal.
@@ -135,20 +135,6 @@ pub fn kind(file: &Metadata) -> &'static str {
 /// The mode of a file.
 pub fn mode(file: &Metadata) -> u32 {
     file.permissions().mode()
-}
-
-impl WriteTarget {
-    /// Looks at a file or directory. Changes nothing. May block.
-    ///
-    /// # Errors
-    /// If it cannot be examined.
-    pub fn of(path: &Path) -> io::Result<WriteTarget> {
-        let found = rustix::fs::statvfs(path)?;
-        Ok(WriteTarget {
-            is_read_only: found.f_flag.contains(StatVfsMountFlags::RDONLY),
-            is_no_exec: found.f_flag.contains(StatVfsMountFlags::NOEXEC),
-        })
-    }
 }
 
 impl Attributes {

@@ -6,7 +6,7 @@ use std::io;
 use std::os::windows::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::{Attributes, FreeSpace, WriteTarget};
+use crate::{Attributes, FreeSpace};
 
 /// Opens a link instead of its target (`FILE_FLAG_OPEN_REPARSE_POINT`).
 const NO_LINK: u32 = 0x0020_0000;
@@ -99,16 +99,6 @@ pub fn kind(_: &Metadata) -> &'static str {
 /// The mode of a file: without any permissions of other users.
 pub fn mode(_: &Metadata) -> u32 {
     0
-}
-
-impl WriteTarget {
-    /// Nodes of Windows are not changed by criswitch.
-    ///
-    /// # Errors
-    /// Always.
-    pub fn of(_: &Path) -> io::Result<WriteTarget> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
 }
 
 impl Attributes {
