@@ -104,8 +104,7 @@ impl Record {
     /// Counts an event that was dropped because clients cannot use it. Logs the first one.
     pub(crate) fn drops_unreadable_event(&self, fault: &str) {
         self.drops(1);
-        let drops = &mut self.known.lock().drops_unreadable_events;
-        if !std::mem::replace(drops, true) {
+        if !std::mem::replace(&mut self.known.lock().drops_unreadable_events, true) {
             let backend = self.settings.name();
             tracing::warn!(%backend, fault, "backend sends events that clients cannot use; criswitch drops these events");
         }
