@@ -4,6 +4,8 @@
 //! A record is one line of JSON. It is on the disk before the changes that it announces, so that changes that end at
 //! any moment can be undone by a later process, without a network.
 
+mod records;
+
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -13,13 +15,14 @@ use std::time::SystemTime;
 use anyhow::{Context, bail, ensure};
 use criswitch_client::output::names;
 use criswitch_platform::{create_new, files, remove};
-use serde::{Deserialize, Serialize};
 
 use super::actions::{Action, Actions, Runner, Work};
 use super::changes::{FileChange, Files, PRIVATE, make_directories, missing, sync_directory};
 use super::faults::{boundary, moment};
 use super::root::{PlannedTexts, Root};
 use super::steps::Content;
+use records::JournalRecord;
+pub(super) use records::{ApplyFailure, Generation, Stage};
 
 /// The directory of the journal and of the contents.
 pub(super) const DIRECTORY: &str = "/var/lib/criswitch/node";
@@ -27,48 +30,6 @@ const JOURNAL: &str = "journal";
 /// The bytes that an undo needs beside the previous contents: its records, and the directories of files.
 const UNDO_BYTES: u64 = 256 << 10;
 pub(super) const FILE: &str = "/var/lib/criswitch/node/journal";
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum JournalRecord {
-    /// These temporary stages are made after this record, before the journal opens.
-    Prepare(Vec<Stage>),
-    /// These changes begin after this record.
-    Begin(Generation),
-    /// The action of this name begins, in the stage of this number.
-    Act { stage: usize, step: String },
-    /// A step has failed, so that the last generation is undone.
-    Failed(ApplyFailure),
-    /// All changes of the last generation are made.
-    Complete,
-    /// The undo of the last generation begins.
-    Undo,
-    /// The last generation is undone. These actions of the undo have failed.
-    Undone { at: String, problems: Vec<String> },
-}
-
-/// The changes of one `apply`.
-#[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Generation {
-    pub(super) at: String,
-    pub(super) version: String,
-    /// The number of the specification.
-    pub(super) number: u64,
-    pub(super) stages: Vec<Stage>,
-    /// The stages whose actions have begun.
-    #[serde(skip)]
-    begun: Vec<usize>,
-}
-
-/// Files that change together, and the actions that apply them.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Stage {
-    /// The files exist while the journal is open, and are removed once it is closed.
-    is_temporary: bool,
-    pub(super) changes: Vec<FileChange>,
-    pub(super) actions: Actions,
-}
 
 /// A stage that is not in the journal yet.
 #[derive(Default)]
@@ -79,14 +40,6 @@ pub(super) struct NewStage<'a> {
     /// The texts of files that their new contents are made from.
     pub(super) read: Option<&'a PlannedTexts>,
     pub(super) actions: Actions,
-}
-
-/// Why the changes of an `apply` are undone.
-#[derive(Clone, Serialize, Deserialize)]
-pub(super) struct ApplyFailure {
-    pub(super) at: String,
-    pub(super) step: String,
-    pub(super) why: String,
 }
 
 /// The journal of a machine.
@@ -583,28 +536,6 @@ impl<'a> Journal<'a> {
             }
         }
         Ok(drifted)
-    }
-}
-
-impl Generation {
-    fn temporary(&self) -> Vec<Stage> {
-        let temporary = self.stages.iter().filter(|stage| stage.is_temporary);
-        temporary.cloned().collect()
-    }
-
-    /// The changes of files, without temporary ones.
-    fn changes(&self) -> impl Iterator<Item = &FileChange> {
-        self.stages
-            .iter()
-            .filter(|stage| !stage.is_temporary)
-            .flat_map(|stage| &stage.changes)
-    }
-
-    fn first_step(&self) -> String {
-        let mut changes = self.stages.iter().flat_map(|stage| &stage.changes);
-        changes
-            .next()
-            .map_or_else(String::new, |it| it.step.clone())
     }
 }
 
