@@ -35,7 +35,8 @@ use crate::telemetry::counters::Reason;
 
 /// The shortest wait after a failed connection. Each further failure doubles the wait.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// How long calls wait for a connection to become ready.
+/// How long calls wait for a connection to become ready, beyond `list_timeout`. The lists of a backend with cached lists
+/// may take 5 s of it.
 const FIRST_CALLS_LIMIT: Duration = Duration::from_secs(10);
 /// The longest wait before a reconnect, as in the kubelet's grpc-go.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
@@ -201,20 +202,16 @@ async fn life(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Instant>) -> St
 /// Makes the connection ready. If that takes long, for example because the first list hangs, the backend counts as
 /// unresponsive meanwhile: calls no longer wait for it, and an operator may forget it.
 async fn make_ready(own: OwnCalls<'_>, wire: &Wire) -> Result<(), Status> {
+    let backend = own.backend;
+    let limit = FIRST_CALLS_LIMIT + backend.list_timeout();
     let mut made_ready = std::pin::pin!(until_answered(|| sync::make_ready(own)));
-    if let Ok(result) = tokio::time::timeout(FIRST_CALLS_LIMIT, &mut made_ready).await {
+    if let Ok(result) = tokio::time::timeout(limit, &mut made_ready).await {
         return result;
     }
-    let backend = own.backend;
-    if matches!(
-        backend.connection.link().state,
-        State::Connecting | State::Down(_)
-    ) {
-        let cause = format!(
-            "it accepts connections, but did not answer criswitch's first calls within {FIRST_CALLS_LIMIT:?}"
-        );
-        backend.set(State::Unresponsive(wire.clone(), cause.into()));
-    }
+    let cause = format!(
+        "it accepts connections, but did not answer criswitch's first calls within {limit:?}"
+    );
+    backend.set(State::Unresponsive(wire.clone(), cause.into()));
     made_ready.await
 }
 

@@ -14,15 +14,17 @@
 status=$(${CRISWITCH:-criswitch} status -o json 2>/dev/null)
 code=$?
 
+# The error, if there is no status.
+cause=$(printf '%s\n' "$status" | sed -n 's/.*"what": *"\(\([^"\\]\|\\.\)*\)".*/\1/p' | head -n 1)
+
 # On a node that is not served, the exit code is 1. With a higher one there is no status.
 if [ "$code" -gt 1 ]; then
-  cause=$(printf '%s\n' "$status" | sed -n 's/.*"what": *"\(\([^"\\]\|\\.\)*\)".*/\1/p')
   printf 'unknown, criswitch status exits with %s: %s\n' "$code" "${cause:-no answer}"
   exit 2
 fi
 
 # criswitch prints each field in a line, and each level with two more spaces.
-printf '%s\n' "$status" | awk -v check="$1" '
+printf '%s\n' "$status" | awk -v check="$1" -v cause="$cause" '
   function value(line) {
     sub(/^ *("[A-Za-z]*": )?"/, "", line)
     sub(/",?$/, "", line)
@@ -31,7 +33,6 @@ printf '%s\n' "$status" | awk -v check="$1" '
   }
   function add(text) { found = found (found == "" ? "" : "; ") text }
   /^  "/ { part = $1 }
-  part == "\"problems\":" && /^      "what": / && cause == "" { cause = value($0) }
   part == "\"criswitch\":" && $2 ~ /true/ { is_known = 1 }
   part == "\"health\":" && /^    "state": / { health = value($0) }
   part == "\"backends\":" && /^      "name": / { name = value($0) }

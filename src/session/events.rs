@@ -44,8 +44,9 @@ use synthesized::{DELETED, NOT_READY, STARTED, STOPPED, event};
 
 /// The wait before criswitch requests a failed list again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long criswitch waits for the state of a pod when it asks for it again.
-const STATE_LIMIT: Duration = Duration::from_secs(30);
+/// How long criswitch waits for the state of a pod when it asks for it again: first the shorter time, then twice as long
+/// each time, up to the longer one.
+const STATE_LIMITS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(120)];
 /// How long criswitch still sends the events of a removed backend. The deletion event of its last pod may come after
 /// the reply that led to the removal.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
@@ -321,7 +322,8 @@ async fn send_state(own: OwnCalls<'_>, before: &Baseline, asked: &Inquiry) {
                 Err(_) => _ = late.insert(id),
             }
         }
-        (pods, limit) = (late, STATE_LIMIT);
+        let [least, most] = STATE_LIMITS;
+        (pods, limit) = (late, limit.saturating_mul(2).clamp(least, most));
     }
 }
 

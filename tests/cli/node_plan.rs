@@ -4,6 +4,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use expect_test::{Expect, expect};
@@ -432,6 +433,35 @@ async fn another_machine_another_version_and_another_installation_are_rejected()
         refused package: /usr/bin/criswitch: a package, or somebody manually, has installed criswitch here; try upgrading it in the same way, or removing it first
         refused existing-file: /etc/systemd/system/criswitch.socket, /etc/criswitch/criswitch.toml: the file exists, differs, and would be replaced; try moving it
     "#]]).await;
+}
+
+/// Runs a plan for a machine after this command of a shell in a mount namespace of its own, where `$1` is the root of
+/// the machine. `None` if the command fails, as it does without the privileges for it.
+#[allow(clippy::print_stderr)]
+fn plan_after(machine: &Machine, shell: &str) -> Option<String> {
+    let files = main_file(&format!("{TABLE}[node]\n"));
+    let script = format!("{shell} || exit 99; exec \"$2\" node plan --root \"$1\" --spec \"$3\"");
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", &script, "-", text(machine.root())]);
+    unshare.args([env!("CARGO_BIN_EXE_criswitch"), text(&files.main())]);
+    let output = unshare.output().unwrap();
+    if output.status.code() != Some(1) {
+        eprintln!("not tried here: {shell}");
+        return None;
+    }
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn a_target_that_runs_no_programs_is_rejected() {
+    let machine = Machine::bare()
+        .with(UNIT, "[Service]\nExecStart=/usr/bin/kubelet\n")
+        .with("/opt/x", "");
+    if let Some(shown) = plan_after(&machine, "mount -t tmpfs -o noexec none \"$1/opt\"") {
+        let finding =
+            "refused noexec: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/0.1.0/criswitchd: ";
+        assert!(shown.contains(finding), "{shown}");
+    }
 }
 
 #[test]

@@ -116,9 +116,20 @@ async fn without_an_answer_of_criswitch_every_condition_is_unknown() {
     let outcome = check("backends", "/nosuch").await;
     let line = "unknown, criswitch status exits with 127: no answer\n";
     assert_eq!((outcome.code, outcome.stdout.as_str()), (2, line));
-    let outcome = check("backends", "echo {}").await;
-    let line = "unknown, the socket does not belong to criswitch\n";
-    assert_eq!((outcome.code, outcome.stdout.as_str()), (2, line));
+    for (shown, cause) in [
+        ("{}", "the socket does not belong to criswitch"),
+        (
+            r#"{"problems":[{"what":"cannot decode the reply"}],"schema":1}"#,
+            "cannot decode the reply",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("status");
+        std::fs::write(&file, shown).unwrap();
+        let outcome = check("backends", &format!("cat {}", file.display())).await;
+        let line = format!("unknown, {cause}\n");
+        assert_eq!((outcome.code, outcome.stdout), (2, line));
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The version and the addresses are those of Cargo.toml, wherever they are written.
 
 use std::fs;
+use std::path::Path;
 
 use toml::{Table, Value};
 
@@ -104,4 +105,18 @@ fn written(file: &str, own: impl Fn(&str) -> Option<String>) -> usize {
         assert_eq!(text, expected);
     }
     found
+}
+
+/// The package and the chart have the same files.
+#[test]
+fn the_chart_has_links_to_the_files_of_the_package() {
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/chart/files");
+    for name in [
+        "alerts.yaml",
+        "grafana-dashboard.json",
+        "node-problem-detector",
+    ] {
+        let link = fs::read_link(files.join(name)).expect(name);
+        assert!(files.join(&link).exists(), "{name} -> {}", link.display());
+    }
 }

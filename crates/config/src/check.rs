@@ -264,7 +264,7 @@ impl Checker<'_> {
             let hint = format!("[handlers] with a row such as runc = {:?}", paths::BACKEND);
             self.problems.report(place, "no handler is defined", hint);
         }
-        // The RuntimeClass of each row, and the first row that has it.
+        // The RuntimeClass of each row, and the last row so far that has it.
         let mut classes = HashMap::new();
         let mut found = Vec::new();
         for row in &self.written.handlers {
@@ -287,7 +287,8 @@ impl Checker<'_> {
 
     fn handler(&mut self, row: &DefinedKey<Route>, known: &[KnownBackend]) -> Option<Handler> {
         self.label("handler", &row.name);
-        let (At { value: name, place }, route) = (&row.name, row.value.as_ref()?);
+        let At { value: name, place } = &row.name;
+        let route = row.value.as_ref()?;
         let kind = route.kind.as_ref();
         let kind = kind.and_then(|text| self.parsed(text, value::kind));
         let backend = self.target(name, route.target.as_ref()?, known)?;

@@ -207,7 +207,10 @@ impl Row {
             Goes::All(filter, _) if !self.changes() => filter.id.map(|(_, path)| path),
             Goes::Image(_, ImageRule::List(_)) => Some(fields::FILTER_IMAGE),
             Goes::Image(_, ImageRule::Find(_)) => None,
-            _ => self.probe().map(|_| None)?,
+            _ => {
+                self.probe()?;
+                None
+            }
         };
         Some(id.map_or_else(Bytes::new, |path| protobuf::with_string(&[], path, NO_ID)))
     }

@@ -44,7 +44,7 @@ pub(super) struct CheckArguments {
     #[arg(value_name = "FILE")]
     named: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) output: ListOutput,
+    output: ListOutput,
     /// Print the JSON Schema of the configuration, for editors, and check nothing.
     #[arg(long, exclusive = true)]
     schema: bool,

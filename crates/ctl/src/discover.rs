@@ -48,7 +48,7 @@ pub(super) struct DiscoverArguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "json"])]
     write: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) output: Output,
+    output: Output,
     /// Look for the well-known paths below this directory.
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,

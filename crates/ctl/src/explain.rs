@@ -37,7 +37,7 @@ pub(super) struct ExplainArguments {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
-    pub(super) output: Output,
+    output: Output,
     /// A handler, the id of a pod (its beginning is enough), or a pod as NAMESPACE/NAME.
     #[arg(value_name = "HANDLER|ID|NAMESPACE/NAME", group = "what", add = ArgValueCandidates::new(complete::handlers))]
     subject: Option<String>,

@@ -19,7 +19,7 @@ pub(super) struct LabelsArguments {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
-    pub(super) output: Output,
+    output: Output,
     /// Print a kubectl command for each label of this node.
     #[arg(long, value_name = "NODE", value_parser = node, conflicts_with_all = ["output", "json", "file"])]
     kubectl: Option<String>,

@@ -241,8 +241,9 @@ fn page_of(
         .flat_map(|(other, section)| [roman(", "), bold(*other), roman(*section)]);
     sections.control("SH", ["SEE ALSO"]);
     sections.text(others.skip(1).collect::<Vec<_>>());
-    let man = Man::new(command.clone())
-        .title(name.to_uppercase())
+    let title = name.to_uppercase();
+    let man = Man::new(command)
+        .title(title)
         .section(section)
         .date(DATE)
         .source(SOURCE)

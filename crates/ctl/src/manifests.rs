@@ -32,7 +32,7 @@ pub(super) struct ManifestsArguments {
     #[command(flatten)]
     file: File,
     #[command(flatten)]
-    pub(super) output: Output,
+    output: Output,
     /// Print admission policies instead.
     #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "limits")]

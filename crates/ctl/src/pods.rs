@@ -47,7 +47,7 @@ pub(super) struct PodsArguments {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
-    pub(super) output: ListOutput,
+    output: ListOutput,
     /// Print only the ids, one per line.
     #[arg(long, short, conflicts_with_all = ["output", "json"])]
     quiet: bool,

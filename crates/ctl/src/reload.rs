@@ -25,7 +25,7 @@ pub(super) struct ReloadArguments {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
-    pub(super) output: Output,
+    output: Output,
     /// Show what a reload would change and whether that can be undone, and change nothing.
     #[arg(long)]
     dry_run: bool,

@@ -65,7 +65,7 @@ pub(super) struct StatusArguments {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
-    pub(super) output: ListOutput,
+    output: ListOutput,
     /// Show the status every 2 seconds, until Ctrl-C.
     #[arg(long, short)]
     watch: bool,
@@ -208,14 +208,11 @@ fn last_reload(last: &Reload, is_wide: bool) -> String {
         None => vec!["no outcome".to_owned()],
     };
     let most = if is_wide { lines.len() } else { RELOAD_LINES };
-    let text: String = lines
-        .iter()
-        .take(most)
-        .map(|line| {
-            let before = std::mem::replace(&mut before, "  ".to_owned());
-            terminal::wrapped_first(&format!("{before}{}", line.replace('\n', "\n  ")))
-        })
-        .collect();
+    let mut text = String::new();
+    for line in lines.iter().take(most) {
+        text += &terminal::wrapped_first(&format!("{before}{}", line.replace('\n', "\n  ")));
+        before = "  ".to_owned();
+    }
     match lines.len().saturating_sub(most) {
         0 => text,
         more => format!("{text}  ... {} (-o wide)\n", counted(more, "more line")),

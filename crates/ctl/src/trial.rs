@@ -95,7 +95,7 @@ pub(super) struct TryArguments {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
-    pub(super) output: Output,
+    output: Output,
     /// Look for the cgroups and processes of the pods below this directory.
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,

@@ -49,7 +49,7 @@ pub struct ApplyArguments {
     #[command(flatten)]
     target: TargetMachine,
     #[command(flatten)]
-    pub output: Output,
+    output: Output,
 }
 
 /// The arguments of `criswitch node undo`.
@@ -82,7 +82,7 @@ pub struct NodeStatusArguments {
     #[arg(long)]
     ready: bool,
     #[command(flatten)]
-    pub output: Output,
+    output: Output,
 }
 
 impl TargetMachine {
@@ -159,17 +159,17 @@ impl ApplyArguments {
         directory: &'a Path,
         discover: Discover,
     ) -> anyhow::Result<MachineFacts<'a>> {
-        let until = Instant::now() + YOUNG_LIMIT;
-        let mut is_first = true;
+        let mut begun = None;
         loop {
             let facts = self.source.facts(specification, directory, discover)?;
-            if Instant::now() >= until || !NodePlan::of(&facts).must_wait() {
+            let is_over = begun.is_some_and(|at: Instant| at.elapsed() >= YOUNG_LIMIT);
+            if is_over || !NodePlan::of(&facts).must_wait() {
                 return Ok(facts);
             }
-            if is_first {
+            begun.get_or_insert_with(|| {
                 progress("waiting for pods that are younger than 10 seconds\n");
-            }
-            is_first = false;
+                Instant::now()
+            });
             actions::pause(YOUNG_PAUSE)?;
         }
     }

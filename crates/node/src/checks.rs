@@ -27,7 +27,7 @@ const START: &[&str] = &["start", "endpoint"];
 const RESTART: &[&str] = &["restart"];
 
 #[rustfmt::skip]
-pub(super) const CHECKS: [Check; 25] = [
+pub(super) const CHECKS: [Check; 26] = [
     Check { name: "machine", may_accept: false, needed_for: ALWAYS, look: files::machine },
     Check { name: "version", may_accept: false, needed_for: ALWAYS, look: files::version },
     Check { name: "generation", may_accept: false, needed_for: ALWAYS, look: files::generation },
@@ -37,6 +37,7 @@ pub(super) const CHECKS: [Check; 25] = [
     Check { name: "configuration", may_accept: false, needed_for: ALWAYS, look: files::configuration },
     Check { name: "package", may_accept: false, needed_for: FILES, look: files::package },
     Check { name: "outside", may_accept: false, needed_for: FILES, look: files::outside },
+    Check { name: "noexec", may_accept: false, needed_for: FILES, look: files::no_exec },
     Check { name: "existing-file", may_accept: true, needed_for: FILES, look: files::existing },
     Check { name: "backend", may_accept: true, needed_for: START, look: pods::backend },
     Check { name: "current-runtime", may_accept: true, needed_for: START, look: pods::current_runtime },

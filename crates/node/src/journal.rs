@@ -332,16 +332,16 @@ impl<'a> Journal<'a> {
     /// Keeps room for the undo of the next generation, so that a full disk cannot prevent the undo. It writes the
     /// previous contents, and the files of the temporary stages.
     fn reserve(&self, stages: &[Stage]) -> anyhow::Result<()> {
-        let kept = stages.iter().flat_map(|stage| {
-            stage.changes.iter().map(|change| match stage {
-                Stage { is_temporary, .. } if *is_temporary => &change.after,
-                _ => &change.before,
-            })
-        });
-        let kept: u64 = kept
-            .map(|state| self.files.size(state))
-            .sum::<io::Result<_>>()?;
-        let bytes = UNDO_BYTES + kept;
+        let mut bytes = UNDO_BYTES;
+        for stage in stages {
+            for change in &stage.changes {
+                bytes += self.files.size(if stage.is_temporary {
+                    &change.after
+                } else {
+                    &change.before
+                })?;
+            }
+        }
         let path = self.room(self.generations.len());
         remove(&path)
             .and_then(|()| {

@@ -41,7 +41,7 @@ pub struct PlanArguments {
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
     #[command(flatten)]
-    pub output: Output,
+    output: Output,
 }
 
 /// The meaning of a finding for the plan.

@@ -135,14 +135,19 @@ impl Root<'_> {
             .map(Vec::from_iter)
     }
 
-    /// The text of a file; `None` if the file does not exist. An error if it is not a regular file, or is larger than
-    /// 1 MiB.
+    /// The text of a file, which is empty for the null device; `None` if the file does not exist. An error if it is not
+    /// a regular file, or is larger than 1 MiB.
     pub(super) fn text(&self, path: &Path) -> io::Result<Option<String>> {
         if let Some(text) = self.planned.and_then(|planned| planned.get(path)) {
             return Ok(Some(text.clone()));
         }
-        match disk::bytes(&self.real(path)) {
+        let real = self.real(path);
+        match disk::bytes(&real) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            // A link to it masks a unit or a drop-in.
+            Err(_) if real.canonicalize().is_ok_and(|it| it.ends_with("dev/null")) => {
+                Ok(Some(String::new()))
+            }
             bytes => Ok(Some(String::from_utf8_lossy(&bytes?).into_owned())),
         }
     }
@@ -165,14 +170,15 @@ impl Root<'_> {
 
     /// The drop-ins of the kubelet in a directory and its subdirectories, in the order of their names.
     pub(super) fn kubelet_drop_ins(&self, folder: &Path) -> Vec<PathBuf> {
-        self.paths_in(folder)
-            .into_iter()
-            .flat_map(|path| match path.extension() {
-                _ if self.real(&path).is_dir() => self.kubelet_drop_ins(&path),
-                Some(end) if end == "conf" => vec![path],
-                _ => Vec::new(),
-            })
-            .collect()
+        let mut files = Vec::new();
+        for path in self.paths_in(folder) {
+            if self.real(&path).is_dir() {
+                files.extend(self.kubelet_drop_ins(&path));
+            } else if path.extension() == Some("conf".as_ref()) {
+                files.push(path);
+            }
+        }
+        files
     }
 
     /// The files and directories in a directory, in the order of their names.

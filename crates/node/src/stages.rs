@@ -16,7 +16,7 @@ pub(super) const RECOVER_PROGRAM: &str = "/opt/criswitch/recover";
 pub(super) fn of<'p>(
     facts: &'p MachineFacts<'_>,
     planned: &'p [PlannedStep],
-    [unit, link]: &'p Recover,
+    recover: &'p Recover,
 ) -> Vec<NewStage<'p>> {
     let (kubelet, criswitch): (Vec<_>, Vec<_>) = planned
         .iter()
@@ -25,8 +25,8 @@ pub(super) fn of<'p>(
     vec![
         // Removed last: systemd would forget the time limits of a unit that runs if it read it again without its file.
         // It drops a unit that has ended and that no link enables.
-        temporary_stage(unit, Vec::new()),
-        temporary_stage(link, vec![reload]),
+        temporary_stage(&recover.unit, Vec::new()),
+        temporary_stage(&recover.link, vec![reload]),
         NewStage {
             files: files(&criswitch),
             actions: start_actions(facts, &criswitch),
@@ -188,9 +188,14 @@ fn kubelet_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Action
     }
 }
 
-/// The files that undo an interrupted apply at the next boot: the unit and its program, and the link that enables the
-/// unit.
-pub(super) type Recover = [Vec<(PathBuf, Content)>; 2];
+/// The files that undo an interrupted apply at the next boot.
+#[derive(Default)]
+pub(super) struct Recover {
+    /// The unit and its program.
+    unit: Vec<(PathBuf, Content)>,
+    /// The link that enables the unit.
+    link: Vec<(PathBuf, Content)>,
+}
 
 /// The files for this machine and kubelet. None on a machine that does not run.
 pub(super) fn recover(
@@ -226,8 +231,8 @@ pub(super) fn recover(
     let link = units.join("multi-user.target.wants").join(RECOVER);
     let target = Content::Link(Path::new("..").join(RECOVER));
     let program = (RECOVER_PROGRAM.into(), program);
-    [
-        vec![program, (units.join(RECOVER), text(&unit))],
-        vec![(link, target)],
-    ]
+    Recover {
+        unit: vec![program, (units.join(RECOVER), text(&unit))],
+        link: vec![(link, target)],
+    }
 }

@@ -40,7 +40,7 @@ const SHIPPED_DROP_IN: &str = include_str!("../../../systemd/kubelet.service.d/1
 
 /// The mode bits that let users other than the owner write a file, and those that let a file run.
 const WRITABLE: u32 = 0o022;
-const EXECUTABLE: u32 = 0o111;
+pub(super) const EXECUTABLE: u32 = 0o111;
 
 /// The name of a step, and the changes that the step would make, after those of the steps before.
 type Step = (
@@ -67,7 +67,11 @@ pub(super) struct Change {
 }
 
 pub(super) enum Content {
-    File { bytes: Vec<u8>, mode: u32 },
+    /// The mode counts only for a file that does not exist yet.
+    File {
+        bytes: Vec<u8>,
+        mode: u32,
+    },
     Link(PathBuf),
 }
 

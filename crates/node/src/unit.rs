@@ -26,8 +26,14 @@ pub(super) const DIRECTORIES: [&str; 5] = [
 const SPECIFIERS: [(char, &str); 4] = [('t', "/run"), ('S', "/var/lib"), ('E', "/etc"), ('%', "%")];
 
 /// The keys that this file and its callers read.
-#[rustfmt::skip]
-const KEYS: [&str; 5] = ["ExecStart", "Environment", "EnvironmentFile", "UnsetEnvironment", "ListenStream"];
+const KEYS: [&str; 6] = [
+    "Environment",
+    "EnvironmentFile",
+    "ExecStart",
+    "ListenStream",
+    "Type",
+    "UnsetEnvironment",
+];
 
 /// A word of a command line, and the file or process that has it.
 #[derive(Clone)]

@@ -164,7 +164,7 @@ impl Part<'_> {
     fn replacement(self, why: Failed) -> Result<Share, Failed> {
         let Part { call, backend, .. } = self;
         let mut contribution = call.contribution();
-        if !why.is_silence() {
+        if !why.is_silence() || why.is_of_clients() {
             // Only the next good answer to a call for all items shows that the answers can be used again.
             contribution.is_of_all = call.asks_for_all() && !why.is_of_clients();
         }

@@ -232,15 +232,13 @@ async fn a_removal_stops_the_daemon_and_keeps_the_configuration_and_a_purge_leav
     debian.systemctl(&["start", "criswitch.service"]);
     assert_eq!(debian.client().pods().await.unwrap().len(), 1);
 
-    // With this file, `criswitch node` has set up the node, and the service is its own.
-    let journal = debian.at("var/lib/criswitch/node/journal");
-    fs::create_dir_all(journal.parent().unwrap()).unwrap();
-    fs::write(&journal, "").unwrap();
+    // With this directory, `criswitch node` has set up the node, and the service is its own.
+    let programs = debian.at("opt/criswitch/current");
+    fs::create_dir_all(&programs).unwrap();
     debian.dpkg(&["--purge", "criswitch"]).await;
     assert_eq!(debian.show("criswitch", "ActiveState"), "active");
     assert_eq!(debian.config(), CONFIG);
-    assert!(journal.exists());
-    fs::remove_file(journal).unwrap();
+    fs::remove_dir_all(programs.parent().unwrap()).unwrap();
     debian.install(FIRST).await;
 
     debian.dpkg(&["--purge", "criswitch"]).await;

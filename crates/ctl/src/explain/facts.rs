@@ -82,18 +82,11 @@ impl NodeFacts {
             return Some(false);
         };
         let config = self.toml(path)?;
-        let old = (flag == "host-uds").then_some((OLD_HOST_UDS, &TRUE[..]));
-        Some(
-            [(flag, values)]
-                .into_iter()
-                .chain(old)
-                .any(|(flag, values)| {
-                    let value = config.get("runsc_config").and_then(|it| it.get(flag));
-                    value.is_some_and(|it| {
-                        values.contains(&it.to_string().trim_matches(['"', '\'']))
-                    })
-                }),
-        )
+        let has = |flag: &str, values: &[&str]| {
+            let value = config.get("runsc_config").and_then(|it| it.get(flag));
+            value.is_some_and(|it| values.contains(&it.to_string().trim_matches(['"', '\''])))
+        };
+        Some(has(flag, values) || flag == "host-uds" && has(OLD_HOST_UDS, &TRUE))
     }
 
     /// Whether the virtual machines of a handler of Kata Containers share a file system with the node: by its

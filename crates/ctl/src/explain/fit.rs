@@ -73,7 +73,7 @@ impl FileFits {
         let without: Vec<_> = without.into_iter().map(Skipped::title).collect();
         let problems = self.problems.iter().map(|it| format!("problem: {it}"));
         let without =
-            Some(format!("without pods: {}", without.join(", "))).filter(|_| !without.is_empty());
+            (!without.is_empty()).then(|| format!("without pods: {}", without.join(", ")));
         let lines = problems
             .chain(others.into_iter().map(Skipped::line))
             .chain(without)
@@ -244,13 +244,13 @@ fn select(pod: &mut Value, class: &Class) -> Vec<String> {
     let Some(selector) = selector.as_object_mut() else {
         return Vec::new();
     };
-    let labels = class.selector.iter();
-    labels
-        .filter(|(label, value)| {
-            selector.entry(*label).or_insert_with(|| (*value).clone()) != *value
-        })
-        .map(|(label, _)| label.clone())
-        .collect()
+    let mut others = Vec::new();
+    for (label, value) in &class.selector {
+        if selector.entry(label).or_insert_with(|| value.clone()) != value {
+            others.push(label.clone());
+        }
+    }
+    others
 }
 
 fn fit(node: &NodeFacts, row: &Handler, pod: &Manifest) -> HandlerFit {

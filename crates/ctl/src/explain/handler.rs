@@ -235,7 +235,8 @@ impl ExplainedHandler {
             (runtime, version) => format!(", {runtime} {version}"),
         };
         let cause = backend.cause.as_ref().map(|cause| format!(": {cause}"));
-        let (cause, Backend { name, socket, .. }) = (cause.unwrap_or_default(), backend);
+        let cause = cause.unwrap_or_default();
+        let Backend { name, socket, .. } = backend;
         let (state, since) = (&backend.state, &backend.since);
         format!("{name} ({socket}){called}{runtime}, {state} since {since}{cause}")
     }

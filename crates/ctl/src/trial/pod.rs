@@ -26,7 +26,6 @@ use tonic::Code;
 use super::call::{LIMIT, TryFailure, reply};
 use super::steps::Steps;
 
-/// The label of the pods. Its value is the uid of the pod.
 /// The limit on all calls that remove a pod after a failure.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
 /// The number of removals of one pod, and the time between two of them.
@@ -165,7 +164,8 @@ impl<'a> TrialPod<'a> {
         let created = creation.await;
         self.creation = None;
         let created = created.map_err(|error| TryFailure::new(error.to_string()))??;
-        (self.may_exist, self.id) = (false, Some(created.pod_sandbox_id));
+        self.may_exist = false;
+        self.id = Some(created.pod_sandbox_id);
         Ok(())
     }
 

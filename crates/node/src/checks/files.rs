@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use criswitch_config::labels_file::HEAD;
+use criswitch_platform::files::runs_no_programs;
 
 use crate::facts::MachineFacts;
 use crate::finding::Finding;
 use crate::journal;
 use crate::root::Root;
-use crate::steps::{Change, Content, PROGRAMS, PlannedStep};
+use crate::steps::{Change, Content, EXECUTABLE, PROGRAMS, PlannedStep};
 
 const MACHINE_ID: &str = "/etc/machine-id";
 /// The directory that only a running systemd has, and the paths of its program.
@@ -153,6 +154,20 @@ pub(super) fn outside(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Opti
         .map(Path::display);
     let what = "a link leads to a directory outside of the machine's root, or a file is in its way";
     Some(vec![Finding::new(places, what, "")])
+}
+
+/// Programs that would not run. The programs of an earlier version beside them would not run again, either.
+pub(super) fn no_exec(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Option<Vec<Finding>> {
+    let places = contents(planned)
+        .filter(
+            |(_, content)| matches!(content, Content::File { mode, .. } if mode & EXECUTABLE != 0),
+        )
+        .map(|(change, _)| &change.place)
+        .filter(|path| {
+            runs_no_programs(&existing_part(&facts.root, path)).is_ok_and(|is_no_exec| is_no_exec)
+        });
+    let what = "the file system runs no programs (noexec)";
+    Some(vec![Finding::new(places, what, "mounting it with exec")])
 }
 
 /// Files in the way. A setting in a file of the kubelet is changed on purpose, and a link to another version of

@@ -69,10 +69,10 @@ pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec
 
 /// A kubelet whose previous endpoint no journal has: an undo could only take criswitch away from it.
 pub(super) fn endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
-    let is_unknown = facts.uses_criswitch() && !facts.has_set_endpoint;
+    let is_foreign = facts.uses_criswitch() && !facts.has_set_endpoint;
     let what = "the kubelet uses criswitch already, so an undo would leave it without a runtime";
     let hint = "setting the endpoint of its own runtime and restarting it, then again";
-    is_unknown.then(|| vec![Finding::new(["kubelet"], what, hint)])
+    is_foreign.then(|| vec![Finding::new(["kubelet"], what, hint)])
 }
 
 pub(super) fn stopped(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {

@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt,
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{Mode, OFlags, XattrFlags};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::{Attributes, FreeSpace, SECURITY, users};
@@ -57,6 +57,15 @@ pub fn open_own(path: &Path) -> io::Result<Option<File>> {
     let about = file.metadata()?;
     let is_own = is_own(&about) && about.mode() & OTHERS_WRITE == 0;
     Ok(is_own.then_some(file))
+}
+
+/// Whether the file system of a path runs no programs.
+///
+/// # Errors
+/// If it cannot be examined.
+pub fn runs_no_programs(path: &Path) -> io::Result<bool> {
+    let found = rustix::fs::statvfs(path)?;
+    Ok(found.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
 /// Sets the mode of a file that `options` create.

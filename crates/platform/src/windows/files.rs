@@ -101,6 +101,14 @@ pub fn mode(_: &Metadata) -> u32 {
     0
 }
 
+/// Nodes of Windows are not changed by criswitch.
+///
+/// # Errors
+/// Always.
+pub fn runs_no_programs(_: &Path) -> io::Result<bool> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 impl Attributes {
     /// Nodes of Windows are not changed by criswitch.
     ///
