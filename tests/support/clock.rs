@@ -44,8 +44,13 @@ impl Drop for Steps {
 
 /// Lets other tasks run. If all of them wait, lets a paused clock advance.
 pub async fn turn() {
+    turns(1).await;
+}
+
+/// Lets other tasks run. If all of them wait, lets a paused clock advance by so many steps.
+pub async fn turns(steps: u32) {
     if is_paused() {
-        tokio::time::sleep(STEP).await
+        tokio::time::sleep(STEP * steps).await
     } else {
         tokio::task::yield_now().await
     }

@@ -5,6 +5,7 @@ use criswitch_cri::rpc::ROWS;
 use serde_json::Value as Json;
 
 use crate::support::{PATIENCE, Rig, Sim, clock};
+use crate::wait;
 
 /// Starts criswitch with these runtimes. Each runtime is a backend, with a handler of the same name. The first runtime
 /// is the default. `keys` are further configuration keys.
@@ -74,12 +75,11 @@ pub async fn state_of(rig: &Rig, name: &str) -> Json {
 /// Waits until a backend is in `state`. Returns all that criswitch reports about the backend.
 pub async fn until_state(rig: &Rig, name: &str, state: &str) -> Json {
     let mut last = Json::Null;
-    let reached = async {
-        while last["state"] != state {
-            clock::turn().await;
-            last = state_of(rig, name).await;
-        }
-    };
+    clock::turn().await;
+    let reached = wait::ask(async || {
+        last = state_of(rig, name).await;
+        last["state"] == state
+    });
     let reached = tokio::time::timeout(PATIENCE, reached).await;
     reached.unwrap_or_else(|_| panic!("{name} never got {state}: {last}"));
     last

@@ -2,6 +2,9 @@
 
 use crate::support::{PATIENCE, clock};
 
+/// After so many questions each pause has a step more.
+const QUESTIONS: u32 = 10;
+
 /// Waits until the condition holds; panics when the wait takes too long.
 #[track_caller]
 pub fn until(condition: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
@@ -12,8 +15,11 @@ pub fn until(condition: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
     }
 }
 
-async fn ask(mut condition: impl AsyncFnMut() -> bool) {
+/// Asks for the condition until it holds. The pauses grow, because each question takes processor time.
+pub async fn ask(mut condition: impl AsyncFnMut() -> bool) {
+    let mut asked = 0;
     while !condition().await {
-        clock::turn().await;
+        asked += 1;
+        clock::turns(1 + asked / QUESTIONS).await;
     }
 }

@@ -8,6 +8,7 @@ use criswitch_cri::codec::cri;
 use tonic::Code;
 
 use crate::faults::{self, state_of, until_state};
+use crate::session::states::FIRST_CALLS;
 use crate::support::misbehaving::{Misbehaving, lost_list, lost_version};
 use crate::support::{PATIENCE, Rig, Sim};
 
@@ -82,6 +83,7 @@ async fn a_list_that_is_lost_during_the_greeting_is_asked_for_again() {
     let (rig, bad) = with_lost_lists(true).await;
     until_state(&rig, "runc", "ready").await;
     // The backend answers probes, and no call waits for its lists any more.
+    tokio::time::sleep(FIRST_CALLS).await;
     until_state(&rig, "bad", "unresponsive").await;
     bad.behave();
     tokio::time::sleep(AGAIN).await;

@@ -19,6 +19,9 @@ const LISTS: [&str; 4] = [
     "StreamContainers",
 ];
 
+/// How long calls wait for the first lists of a backend.
+pub const FIRST_CALLS: Duration = Duration::from_secs(12);
+
 fn transitions(shown: &serde_json::Value) -> u64 {
     shown["transitions"].as_u64().unwrap()
 }
@@ -44,6 +47,7 @@ async fn a_backend_whose_first_list_hangs_holds_no_call_and_can_be_forgotten() {
     let kata = Sim::new("kata");
     kata.hold_all("ListPodSandbox");
     let rig = Rig::start([Sim::new("runc"), kata]).await;
+    tokio::time::sleep(FIRST_CALLS).await;
     let shown = until_state(&rig, "kata", "unresponsive").await;
     let cause = shown["cause"].as_str().unwrap();
     assert!(cause.contains("first calls within 12s"), "{shown}");
