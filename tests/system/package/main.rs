@@ -208,6 +208,24 @@ async fn an_upgrade_with_a_changed_listen_leaves_the_earlier_version_running() {
 
 #[tokio::test]
 #[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
+async fn a_node_that_criswitch_node_has_set_up_gets_no_package() {
+    let debian = Debian::boot().await;
+    fs::create_dir_all(debian.at("opt/criswitch/current")).unwrap();
+    let package = format!("/run/backends/{FIRST}.deb");
+    let path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
+    let dpkg = [path, "dpkg", "--no-triggers", "--install", &package];
+    let refused = debian.command("env", &dpkg).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        said.contains("/opt/criswitch/current/criswitch node uninstall"),
+        "{said}"
+    );
+    assert!(!debian.at("usr/bin/criswitchd").exists());
+}
+
+#[tokio::test]
+#[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
 async fn a_removal_stops_the_daemon_and_keeps_the_configuration_and_a_purge_leaves_nothing() {
     let debian = Debian::boot().await;
     debian.install_and_serve(CONFIG).await;
@@ -231,15 +249,6 @@ async fn a_removal_stops_the_daemon_and_keeps_the_configuration_and_a_purge_leav
     debian.install(FIRST).await;
     debian.systemctl(&["start", "criswitch.service"]);
     assert_eq!(debian.client().pods().await.unwrap().len(), 1);
-
-    // With this directory, `criswitch node` has set up the node, and the service is its own.
-    let programs = debian.at("opt/criswitch/current");
-    fs::create_dir_all(&programs).unwrap();
-    debian.dpkg(&["--purge", "criswitch"]).await;
-    assert_eq!(debian.show("criswitch", "ActiveState"), "active");
-    assert_eq!(debian.config(), CONFIG);
-    fs::remove_dir_all(programs.parent().unwrap()).unwrap();
-    debian.install(FIRST).await;
 
     debian.dpkg(&["--purge", "criswitch"]).await;
     assert_eq!(debian.left_behind(), "");
