@@ -7,9 +7,6 @@ set -u
 . "$REAL/setup.sh"
 
 main() {
-  if [ "$CHECKS" = "$REAL/checks" ] && [ "${1:-}" != --keep ]; then
-    use_memory || exit
-  fi
   if [ "$CHECKS" = "$REAL/checks" ] && ! start_all; then
     show_logs "$DIR"/*.log
     printf 'the set-up failed\n0 passed, 1 failed\n'
@@ -20,13 +17,6 @@ main() {
   else
     check "$@"
   fi
-}
-
-# Puts the files of this suite into memory, if 16 GiB are free: its programs sync files all the time, and a busy disk would
-# make them wait for longer than the limits of a runtime or of the kubelet. Other shells do not see these files.
-use_memory() {
-  [ "$(awk '/^MemAvailable:/ {print int($2 / 1048576)}' /proc/meminfo)" -lt 16 ] ||
-    mount -t tmpfs -o size=8g,mode=700 tmpfs "$DIR"
 }
 
 # The time limit of a run, which takes about thirteen minutes on two quiet cores. A run that hangs fails.
@@ -41,7 +31,6 @@ check() {
   if [ -z "$planned" ] || [ "$planned" = 0 ]; then
     planned=$((passed + 1))
   fi
-  df -h "$DIR" | sed 's/^/# /'
   [ "$passed" = "$planned" ] || show_logs "$DIR"/{criswitch,twins,idle}.log
   echo "$passed passed, $((planned - passed)) failed"
   [ "$passed" = "$planned" ]
