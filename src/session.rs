@@ -35,8 +35,8 @@ use crate::telemetry::counters::Reason;
 
 /// The shortest wait after a failed connection. Each further failure doubles the wait.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// How long calls wait for a connection to become ready, beyond `list_timeout`. The lists of a backend with cached lists
-/// may take 5 s of it.
+/// How long calls wait for a connection to become ready, beyond `list_timeout`. The lists of a backend with cached
+/// lists may take 5 s of it.
 const FIRST_CALLS_LIMIT: Duration = Duration::from_secs(10);
 /// The longest wait before a reconnect, as in the kubelet's grpc-go.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);

@@ -44,8 +44,8 @@ use synthesized::{DELETED, NOT_READY, STARTED, STOPPED, event};
 
 /// The wait before criswitch requests a failed list again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long criswitch waits for the state of a pod when it asks for it again: first the shorter time, then twice as long
-/// each time, up to the longer one.
+/// How long criswitch waits for the state of a pod when it asks for it again: first the shorter time, then twice as
+/// long each time, up to the longer one.
 const STATE_LIMITS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(120)];
 /// How long criswitch still sends the events of a removed backend. The deletion event of its last pod may come after
 /// the reply that led to the removal.
