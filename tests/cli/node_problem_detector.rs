@@ -125,8 +125,8 @@ async fn without_an_answer_of_criswitch_every_condition_is_unknown() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("status");
-        std::fs::write(&file, shown).unwrap();
-        let outcome = check("backends", &format!("cat {}", file.display())).await;
+        std::fs::write(&file, format!("echo '{shown}'; exit 1")).unwrap();
+        let outcome = check("backends", &format!("sh {}", text(&file))).await;
         let line = format!("unknown, {cause}\n");
         assert_eq!((outcome.code, outcome.stdout), (2, line));
     }
