@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use criswitch_cri::codec::frames;
-use criswitch_cri::rpc::Row;
+use criswitch_cri::rpc::{Row, filter};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tonic::Status;
@@ -24,9 +24,10 @@ use crate::call::{Call, Failed, Request};
 use crate::dispatch::fanout::images::{self, find, profiles, remove};
 use crate::dispatch::fanout::{node_config, probe, status};
 use crate::errors;
-use crate::limits::REQUEST_LIMIT;
+use crate::gate::MOST_PAIRS;
 use crate::limits::budget::{ClientMemory, Unread};
 use crate::limits::incoming::IncomingBody;
+use crate::limits::{REQUEST_LIMIT, give_way};
 use crate::switch::saved::BRIEF_WAIT;
 use crate::switch::view::View;
 use crate::switch::{Switch, handlers, learn, subscribers};
@@ -58,7 +59,7 @@ async fn answer(
     log.received(request.body.len());
     log.note_pod(&request.message());
     started(switch, &mut request).await;
-    let target = resolve::target(switch, &request).await?;
+    let target = resolve::target(switch, &request, log).await?;
     log.goes_to(&target, &request.live);
     handlers::note_handler(&switch.owners(), &request, &target);
     learn::learn_names(&mut switch.owners(), &request, &target);
@@ -113,15 +114,19 @@ async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Fa
 
 /// Adds the handler of the call's pod to criswitch's own status: users know the handler, and not the backend.
 fn with_handler(switch: &Switch, log: &CallLog, failed: Failed) -> Failed {
-    let (handler, item) = log.target();
-    let known = handler.map(ToString::to_string).or_else(|| {
-        let (kind, id) = item?;
-        handlers::of_item(&switch.live().table, &switch.owners(), *kind, id)
-    });
-    match known {
+    match handler(switch, log) {
         Some(handler) => failed.of_handler(&handler),
         None => failed,
     }
+}
+
+/// The handler of the call's pod, if it is known.
+pub(crate) fn handler(switch: &Switch, log: &CallLog) -> Option<String> {
+    let (handler, item) = log.target();
+    handler.map(ToString::to_string).or_else(|| {
+        let (kind, id) = item?;
+        handlers::of_item(&switch.live().table, &switch.owners(), *kind, id)
+    })
 }
 
 /// After a start, waits for backends whose pods are not listed yet. Lists wait at most until [`Switch::start_by`],
@@ -167,7 +172,14 @@ async fn read(
             return Err(errors::unfinished_request(row.name, REQUEST_LIMIT));
         }
     };
-    frames::unframe(&body).map_err(|fault| errors::bad_frame(row.name, fault))?;
+    let message = frames::unframe(&body).map_err(|fault| errors::bad_frame(row.name, fault))?;
+    give_way(&body).await;
+    let labels = row
+        .list()
+        .map_or(0, |list| filter::count_selector(list, &message));
+    if labels > MOST_PAIRS {
+        return Err(errors::long_selector(row.name, labels, MOST_PAIRS));
+    }
     Ok(Request {
         row,
         headers: head.headers,

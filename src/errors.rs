@@ -1,6 +1,7 @@
 //! Every gRPC status that criswitch makes itself. A backend's own status keeps its code and text; only [`named`] and
 //! [`appended`] add to the text.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +52,18 @@ pub(crate) fn invalid_timeout(value: &http::HeaderValue) -> Status {
 /// The routing key of the request cannot be decoded.
 pub fn malformed(rpc: &str, fault: &Malformed) -> Status {
     Status::invalid_argument(format!("{rpc}: the request cannot be routed: {fault}"))
+}
+
+/// The request cannot be decoded.
+pub(crate) fn undecodable(rpc: &str, fault: &impl Display) -> Status {
+    Status::invalid_argument(format!("{rpc}: the request cannot be decoded: {fault}"))
+}
+
+/// The selector has more labels than any item of a list may have.
+pub(crate) fn long_selector(rpc: &str, labels: usize, limit: usize) -> Status {
+    Status::invalid_argument(format!(
+        "{rpc}: the label selector has {labels} labels; the limit is {limit}"
+    ))
 }
 
 /// The request is not exactly one uncompressed gRPC message.
@@ -449,9 +462,13 @@ pub fn impossible(rpc: &str) -> Status {
 /// The cause of a failure at a backend for which the client's deadline is too near.
 pub const BEFORE_DEADLINE: &str = "it did not answer before the client's deadline";
 
-/// The client's deadline is too near to wait for every backend.
-pub fn deadline_before_answers() -> Status {
-    Status::unavailable(format!("a backend: {BEFORE_DEADLINE}"))
+/// The client's deadline is too near to wait for these backends, which are named by statuses.
+pub fn deadline_before_answers(silent: &[Status]) -> Status {
+    let named: Vec<_> = silent.iter().map(Status::message).collect();
+    match named.as_slice() {
+        [] => Status::unavailable(format!("a backend: {BEFORE_DEADLINE}")),
+        named => Status::unavailable(named.join("; ")),
+    }
 }
 
 /// The backend was removed or forgotten during a call that needs it.

@@ -425,13 +425,28 @@ mod tests {
             Readable::list(kind, &list.freeze()).err()
         };
         let on_windows = cri::PodSandboxStats {
-            attributes: Some(cri::PodSandboxAttributes::default()),
             windows: Some(cri::WindowsPodSandboxStats {
                 containers: vec![cri::WindowsContainerStats::default()],
                 ..cri::WindowsPodSandboxStats::default()
             }),
-            ..cri::PodSandboxStats::default()
+            ..pod(Some(Vec::new()))
         };
+        let sample = |value: Option<cri::UInt64Value>| cri::PodSandboxMetrics {
+            metrics: vec![cri::Metric {
+                value,
+                ..cri::Metric::default()
+            }],
+            ..cri::PodSandboxMetrics::default()
+        };
+        let descriptor = |name: &str, keys: &[&str]| cri::MetricDescriptor {
+            name: name.to_owned(),
+            label_keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            ..cri::MetricDescriptor::default()
+        };
+        let value = Some(cri::UInt64Value::default());
+        assert_eq!(fault(List::PodMetrics, sample(value).encode_to_vec()), None);
+        let described = descriptor("m", &["a", "b"]).encode_to_vec();
+        assert_eq!(fault(List::MetricDescriptors, described), None);
         assert_eq!(fault(List::ContainerStats, whole.encode_to_vec()), None);
         assert_eq!(
             fault(List::PodStats, pod(Some(vec![whole])).encode_to_vec()),
@@ -446,7 +461,27 @@ mod tests {
             (
                 List::PodStats,
                 pod(None).encode_to_vec(),
-                "linux or windows",
+                std::env::consts::OS,
+            ),
+            (
+                List::PodMetrics,
+                sample(None).encode_to_vec(),
+                "value of a metric",
+            ),
+            (
+                List::MetricDescriptors,
+                descriptor("", &[]).encode_to_vec(),
+                "name",
+            ),
+            (
+                List::MetricDescriptors,
+                descriptor("m", &["a", "a"]).encode_to_vec(),
+                "label keys that Prometheus accepts",
+            ),
+            (
+                List::MetricDescriptors,
+                descriptor("m", &["__name__"]).encode_to_vec(),
+                "label keys that Prometheus accepts",
             ),
             (
                 List::PodStats,
@@ -514,7 +549,8 @@ mod tests {
             "{fault}"
         );
         let keys = |count| cri::MetricDescriptor {
-            label_keys: vec![String::new(); count],
+            name: "m".to_owned(),
+            label_keys: (0..count).map(|key| format!("k{key}")).collect(),
             ..Default::default()
         };
         let descriptors = List::MetricDescriptors;
@@ -524,7 +560,7 @@ mod tests {
             fault.ends_with("has 65 label keys; the limit is 64"),
             "{fault}"
         );
-        let many = |count| Readable::list(descriptors, &b"\x0a\x00".repeat(count).into());
+        let many = |count| Readable::list(descriptors, &b"\x0a\x03\x0a\x01m".repeat(count).into());
         assert!(many(MOST_DESCRIPTORS).is_ok());
         assert!(many(MOST_DESCRIPTORS + 1).is_err());
     }

@@ -184,6 +184,7 @@ async fn life(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Instant>) -> St
                         never = resend_runtime_config(&switch.runtime_config, backend, wire) => match never {},
                         never = measure_disks(backend) => match never {},
                         never = know_lacking(backend, wire) => match never {},
+                        never = know_cgroup_driver(own) => match never {},
                         never = handlers::know_handlers(&switch.owners, backend, wire) => match never {},
                         never = look_for_the_end(own) => match never {},
                     }
@@ -423,6 +424,21 @@ async fn know_lacking(backend: &Backend, wire: &Wire) -> Infallible {
     let row = &rpc::POD_SANDBOX_STATS;
     let asked = until_answered(|| backend.ask_own(Some(wire), row, frames::frame(&[])));
     asked.await.ok();
+    std::future::pending().await
+}
+
+/// Asks for the cgroup driver again if the backend did not answer before it became ready.
+async fn know_cgroup_driver(own: OwnCalls<'_>) -> Infallible {
+    let OwnCalls {
+        switch,
+        backend,
+        wire,
+    } = own;
+    if backend.record.learn(|known| known.owes_cgroup_driver) {
+        let live = switch.live();
+        let asked = until_answered(|| sync::compare_cgroup_driver(&live, backend, wire));
+        asked.await.ok();
+    }
     std::future::pending().await
 }
 

@@ -148,7 +148,7 @@ impl Backend {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Answer, Status> {
-        self.read_over(wire, row, headers, body, self.memory.of(user, row))
+        self.read_over(wire, row, headers, body, &self.memory.of(user, row))
             .await
     }
 
@@ -166,10 +166,10 @@ impl Backend {
         let headers = own_headers();
         let memory = self.own.of(User::Own, row);
         if let Some(wire) = wire.cloned() {
-            return self.read_over(wire, row, &headers, body, memory).await;
+            return self.read_over(wire, row, &headers, body, &memory).await;
         }
         let asked = pin!(async {
-            self.read_over(self.wire().await?, row, &headers, body, memory)
+            self.read_over(self.wire().await?, row, &headers, body, &memory)
                 .await
         });
         let answer = self.patiently(row, asked).await?;

@@ -34,6 +34,8 @@ pub struct Known {
     status_before: Option<Instant>,
     /// The cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if the backend reports none.
     pub cgroup_driver: Option<u64>,
+    /// Whether the backend was asked for its cgroup driver and has not answered.
+    pub(crate) owes_cgroup_driver: bool,
     /// The cached lists and stats: the last complete ones.
     pub lists: Lists,
     /// The merged RPCs whose last answer from the backend cannot be used. An RPC is removed by the next good answer.
@@ -241,7 +243,7 @@ impl Known {
     }
 
     /// The RPCs whose last answer cannot be used: those of merged calls, those that every runtime must have and that
-    /// the backend lacks, and the short reads and the runtime configuration that it has not answered.
+    /// the backend lacks, and the short reads, `Status` and the runtime configuration that it has not answered.
     pub(crate) fn failing_rpcs(&self) -> Vec<Failure> {
         let required = self.lacking.iter().filter(|lack| {
             let mut failures = self.failures.iter();
@@ -251,9 +253,15 @@ impl Known {
             let mut lacking = self.lacking.iter();
             lacking.all(|lack| lack.row.name != late.row.name)
         });
+        // `criswitch status` has late lists and stats apart.
+        let late_merged = self.late.iter().filter(|late| {
+            let mut failures = self.failures.iter();
+            late.row.list().is_none() && failures.all(|it| it.row.name != late.row.name)
+        });
         let late_config = self.config_late;
         let late = late_reads
             .map(|late| (late.row, late.since))
+            .chain(late_merged.map(|late| (late.row, late.since)))
             .chain(late_config.map(|since| (&rpc::UPDATE_RUNTIME_CONFIG, since)))
             .map(|(row, since)| Failure {
                 since,
@@ -261,6 +269,16 @@ impl Known {
             });
         let failures = self.failures.iter().chain(required);
         failures.cloned().chain(late).collect()
+    }
+
+    /// Since when the backend has sent no usable status although it was asked; `None` if it has sent one.
+    pub(crate) fn without_status_since(&self) -> Option<Instant> {
+        let is_status = |row: &Row| row.name == rpc::STATUS.name;
+        let late = self.late.iter().filter(|late| is_status(late.row));
+        let failed = self.failures.iter().filter(|failed| is_status(failed.row));
+        late.map(|late| late.since)
+            .chain(failed.map(|failed| failed.since))
+            .min()
     }
 
     /// The names of the RPCs that the backend lacks, sorted.

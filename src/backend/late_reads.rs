@@ -36,9 +36,17 @@ pub(crate) struct LateRpc {
 }
 
 impl LateRpc {
-    fn has_room(&self, request: &Bytes) -> bool {
-        let bytes: usize = self.unanswered.iter().map(Bytes::len).sum();
-        self.unanswered.len() < MOST_LATE && bytes + request.len() <= MOST_BYTES
+    /// Adds a request, in place of the earliest ones if there is no room for more. So no client can keep the requests
+    /// of others from being repeated.
+    fn add(&mut self, request: &Bytes) {
+        let mut bytes: usize = self.unanswered.iter().map(Bytes::len).sum();
+        while let Some(first) = self.unanswered.first()
+            && (self.unanswered.len() >= MOST_LATE || bytes + request.len() > MOST_BYTES)
+        {
+            bytes -= first.len();
+            self.unanswered.remove(0);
+        }
+        self.unanswered.push(request.clone());
     }
 }
 
@@ -57,9 +65,9 @@ impl LateReads {
         if !late.is_for_all {
             return None;
         }
-        let is_repeated = request.len() <= LONGEST && late.has_room(request);
+        let is_repeated = request.len() <= LONGEST;
         if is_repeated {
-            late.unanswered.push(request.clone());
+            late.add(request);
         }
         Some((late.since, is_repeated))
     }
@@ -82,9 +90,7 @@ impl LateReads {
         };
         if !late.unanswered.contains(request) {
             late.is_for_all = true;
-            if late.has_room(request) {
-                late.unanswered.push(request.clone());
-            }
+            late.add(request);
         }
         false
     }
@@ -185,7 +191,9 @@ mod tests {
         assert!(of_images.note(&IMAGE_STATUS, &long));
         of_images.note(&IMAGE_STATUS, &Bytes::from(vec![1; LONGEST]));
         of_images.note(&IMAGE_STATUS, &A);
-        assert_eq!(of_images.unanswered().len(), 2, "no room for a third one");
+        let unanswered = of_images.unanswered();
+        assert_eq!(unanswered.len(), 2, "no room for a third one");
+        assert_eq!(unanswered[1].1, A, "the earliest one makes room");
         late.answered(&CONTAINER_STATUS, &B);
         assert!(!is_late(&mut late, &B));
         late.note(&CONTAINER_STATUS, &Bytes::from_static(b"c"));

@@ -72,6 +72,11 @@ struct NewState {
 }
 
 impl Kept {
+    /// Whether the last list, if there is one, may lack items.
+    fn is_outdated(&self) -> bool {
+        self.outdated.is_some() && self.outdated >= self.last.as_ref().map(|last| last.taken)
+    }
+
     /// The last complete list, then the items created since. An item may occur twice.
     fn with_created(&self) -> Option<Readable> {
         let last = &self.last.as_ref()?.message;
@@ -103,13 +108,20 @@ impl NewState {
 }
 
 impl Lists {
-    /// The last complete list of this kind, without the items created and the states changed since.
+    /// The last list of this kind, without the items created and the states changed since. A list of images may be
+    /// outdated.
     pub fn get(&self, list: List) -> Option<&Snapshot> {
         self.kept.get(&list)?.last.as_ref()
     }
 
-    /// The last complete list of this kind, with the items created and the states changed since. An item may occur
-    /// twice.
+    /// The list of images, unless it is outdated.
+    pub(crate) fn whole_images(&self) -> Option<&Snapshot> {
+        self.get(List::Images)
+            .filter(|_| !self.is_outdated(List::Images))
+    }
+
+    /// The last list of this kind, with the items created and the states changed since. An item may occur twice. A list
+    /// of images may be outdated.
     pub(crate) fn message(&self, list: List) -> Option<Readable> {
         self.kept.get(&list)?.message()
     }
@@ -127,14 +139,15 @@ impl Lists {
         kept.created.retain(|created| created.at >= snapshot.taken);
         kept.states
             .retain(|_, changed| changed.at >= snapshot.taken);
-        let is_same = kept.last.as_ref().is_some_and(|last| {
-            if list.is_stats() {
-                // Stats need no hash, because `keep_stats` compares their bytes.
-                last.message.is(&snapshot.message)
-            } else {
-                last.message.has_items_of(&snapshot.message)
-            }
-        });
+        let is_same = !kept.is_outdated()
+            && kept.last.as_ref().is_some_and(|last| {
+                if list.is_stats() {
+                    // Stats need no hash, because `keep_stats` compares their bytes.
+                    last.message.is(&snapshot.message)
+                } else {
+                    last.message.has_items_of(&snapshot.message)
+                }
+            });
         if !is_same {
             kept.learned_at = None;
         }
@@ -213,10 +226,9 @@ impl Lists {
         !changed.is_empty()
     }
 
-    /// Whether a list was dropped as outdated and no list has been cached since.
+    /// Whether a list became outdated and no list has been cached since.
     pub(crate) fn is_outdated(&self, list: List) -> bool {
-        let kept = self.kept.get(&list);
-        kept.is_some_and(|kept| kept.last.is_none() && kept.outdated.is_some())
+        self.kept.get(&list).is_some_and(Kept::is_outdated)
     }
 
     /// Caches a reply to a call for all stats, if all cached stats then take at most `limit` bytes. Otherwise drops the
@@ -243,16 +255,20 @@ impl Lists {
         Some(&self.get(list)?.message)
     }
 
-    /// Drops a list that may be outdated: an image was added or removed, a client received a list that criswitch did
-    /// not read, or more states changed than criswitch remembers. Returns whether a list or a created item was cached.
+    /// Records that a list may be outdated: an image was added or removed, a client received a list that criswitch did
+    /// not read, or more states changed than criswitch remembers. Drops the list, except for a list of images: a client
+    /// that asks for all images needs none of the newest. Returns whether a whole list or a created item was cached.
     pub fn outdate(&mut self, list: List) -> bool {
+        let was_outdated = self.is_outdated(list);
+        let kept = self.kept.remove(&list).unwrap_or_default();
+        let was_whole = kept.last.is_some() && !was_outdated || !kept.created.is_empty();
         let outdated = Kept {
             outdated: Some(Instant::now()),
+            last: kept.last.filter(|_| list == List::Images),
             ..Kept::default()
         };
-        self.kept
-            .insert(list, outdated)
-            .is_some_and(|kept| kept.last.is_some() || !kept.created.is_empty())
+        self.kept.insert(list, outdated);
+        was_whole
     }
 }
 

@@ -34,7 +34,7 @@ impl Messages {
         let response = backend
             .call(row, &own_headers(), frames::frame(&[]))
             .await?;
-        Ok(Messages::of(row, response, backend.own.of(User::Own, row)))
+        Ok(Messages::of(row, response, &backend.own.of(User::Own, row)))
     }
 
     /// The messages of `response`. The bytes of an incomplete message count towards `memory`.

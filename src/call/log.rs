@@ -51,6 +51,8 @@ pub struct CallLog {
     rpc: Arc<Rpc>,
     /// The backend that the call goes to, if it goes to only one.
     backend: OnceLock<Arc<Backend>>,
+    /// The owner whose connection the call waits for before it goes to a backend.
+    awaited: OnceLock<Arc<Backend>>,
     /// The handler as the routing table names it, if the call names a handler.
     handler: OnceLock<Arc<str>>,
     /// The pod whose configuration is in the request.
@@ -92,6 +94,7 @@ impl CallLog {
             counts: Arc::clone(counts),
             rpc,
             backend: OnceLock::new(),
+            awaited: OnceLock::new(),
             handler: OnceLock::new(),
             pod: OnceLock::new(),
             id: OnceLock::new(),
@@ -120,14 +123,19 @@ impl CallLog {
     }
 
     /// Adds the backend and the handler of the call to the status that ends it at its client's deadline.
-    pub(crate) fn located(&self, status: Status) -> Status {
-        match self.backend.get() {
+    pub(crate) fn located(&self, status: Status, handler: Option<&str>) -> Status {
+        match self.backend.get().or_else(|| self.awaited.get()) {
             Some(backend) if status.code() == Code::DeadlineExceeded => {
-                let handler = self.handler.get().map(AsRef::as_ref);
                 errors::by_deadline_of(&status, &backend.name(), &backend.socket, handler)
             }
             _ => status,
         }
+    }
+
+    /// Records that the call waits until the owner of this item is connected. The item may then have another owner.
+    pub(crate) fn waits_for(&self, owner: &Arc<Backend>, kind: Kind, id: &str) {
+        self.awaited.set(Arc::clone(owner)).ok();
+        self.id.set((kind, id.to_owned())).ok();
     }
 
     /// Records the pod whose configuration is in `request`, for a call that changes something.

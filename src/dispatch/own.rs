@@ -217,8 +217,13 @@ impl FirstLists {
 
 /// Records whether the backend's answer to a call of criswitch for all items can be used.
 pub(crate) fn note(backend: &Backend, row: &'static Row, asked: &Result<(), Failed>) {
-    let failed = asked.as_ref().err().map(Failed::code_and_text);
-    backend.record.note_answer(row, failed.as_deref());
+    let failed = asked.as_ref().err();
+    if failed.is_some_and(Failed::is_of_clients) {
+        backend.record.doubt(row);
+    } else {
+        let failed = failed.map(Failed::code_and_text);
+        backend.record.note_answer(row, failed.as_deref());
+    }
 }
 
 /// Turns every error except silence into success, because any other error shows that the backend answers.

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use criswitch_config::BackendId;
 use criswitch_cri::rpc::{Kind, Patience};
+use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::Backend;
+use crate::call::Request;
+use crate::call::log::{self, CallLog};
 use crate::call::route::{Knowledge, Target, Unroutable};
-use crate::call::{Request, log};
 use crate::dispatch::fanout::fallback;
 use crate::dispatch::own;
 use crate::errors;
@@ -22,16 +24,22 @@ use crate::topology::Live;
 
 /// The target of a request. Waits for an owner that is not connected: its lists, which come before it is ready, may
 /// show that it lost the item, and that another backend has it.
-pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Target, Status> {
+pub(crate) async fn target(
+    switch: &Arc<Switch>,
+    request: &Request,
+    log: &CallLog,
+) -> Result<Target, Status> {
     let search = Search { switch, request };
     let target = search.known_target().await?;
-    if let Target::Owner(owner, ..) = &target
+    if let Target::Owner(owner, kind, id) = &target
         && !request.row.is_list()
         && let Ok(owner) = request.live.backend(*owner)
         && !owner.connection.is_open()
-        && connects(request, owner).await
     {
-        return search.known_target().await;
+        log.waits_for(owner, *kind, id);
+        if connects(request, owner).await {
+            return search.known_target().await;
+        }
     }
     Ok(target)
 }
@@ -112,11 +120,20 @@ impl Search<'_> {
 
     /// Asks all backends, but less long than the client waits.
     async fn ask_all(&self) -> Result<(), Status> {
-        let asked = Arc::clone(self.switch);
+        let (asked, begun) = (Arc::clone(self.switch), Instant::now());
         let query = async move { own::list_every(&asked).await };
         let answered = pin!(self.switch.question.ask(query));
         let answered = self.request.within(Duration::MAX, answered).await;
-        answered.unwrap_or_else(|_| Err(errors::deadline_before_answers()))
+        answered.unwrap_or_else(|_| {
+            let live = self.switch.live();
+            let silent: Vec<_> = live
+                .backends
+                .iter()
+                .filter(|backend| backend.record.answered() < Some(begun))
+                .map(|backend| backend.unavailable(errors::BEFORE_DEADLINE))
+                .collect();
+            Err(errors::deadline_before_answers(&silent))
+        })
     }
 
     /// Finds the target by what criswitch knows.

@@ -1,6 +1,7 @@
 //! Reads the items of a list, each by its type, and compares lists by their items.
 
 use std::collections::HashSet;
+use std::env::consts::OS;
 use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
@@ -133,12 +134,12 @@ fn reading(list: List) -> (ReadItem, &'static [Path], &'static [Path]) {
             lists::IMAGE,
         ),
         List::PodMetrics => (
-            |it| cri::PodSandboxMetrics::decode(it).map(|_| None),
+            |it| Ok(of_metrics(&cri::PodSandboxMetrics::decode(it)?)),
             &[],
             lists::POD_METRICS,
         ),
         List::MetricDescriptors => (
-            |it| cri::MetricDescriptor::decode(it).map(|_| None),
+            |it| Ok(of_descriptor(&cri::MetricDescriptor::decode(it)?)),
             &[],
             lists::METRIC_DESCRIPTOR,
         ),
@@ -151,6 +152,30 @@ fn of_attributes(attributes: Option<&cri::ContainerAttributes>) -> Option<&'stat
     missing(&[
         ("attributes", attributes.is_some()),
         ("metadata in its attributes", has_metadata),
+    ])
+}
+
+/// The value, which the kubelet reads of each sample, if a sample lacks it.
+fn of_metrics(pod: &cri::PodSandboxMetrics) -> Option<&'static str> {
+    let of_containers = pod.container_metrics.iter().flat_map(|it| &it.metrics);
+    let mut samples = pod.metrics.iter().chain(of_containers);
+    missing(&[("value of a metric", samples.all(|it| it.value.is_some()))])
+}
+
+/// The first part of a descriptor that the kubelet needs, and that this one lacks. The kubelet ends at its start if a
+/// name is empty, and has no metrics of any runtime if it cannot register one.
+fn of_descriptor(descriptor: &cri::MetricDescriptor) -> Option<&'static str> {
+    let keys = &descriptor.label_keys;
+    let unique: HashSet<_> = keys
+        .iter()
+        .filter(|key| !key.is_empty() && !key.starts_with("__"))
+        .collect();
+    missing(&[
+        ("name", !descriptor.name.is_empty()),
+        (
+            "label keys that Prometheus accepts",
+            unique.len() == keys.len(),
+        ),
     ])
 }
 
@@ -167,9 +192,13 @@ fn of_pod_stats(stats: &cri::PodSandboxStats) -> Option<&'static str> {
         .map(|container| container.attributes.as_ref());
     let mut containers = on_linux.chain(on_windows);
     let are_whole = containers.all(|attributes| of_attributes(attributes).is_none());
+    let of_this_system = match OS {
+        "windows" => ("windows", windows.is_some()),
+        _ => ("linux", linux.is_some()),
+    };
     missing(&[
         ("attributes", stats.attributes.is_some()),
-        ("linux or windows", linux.is_some() || windows.is_some()),
+        of_this_system,
         ("attributes of a container", are_whole),
     ])
 }

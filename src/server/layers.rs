@@ -66,9 +66,11 @@ pub(super) async fn answer(
     }
 }
 
+/// Whether a server of gRPC accepts the content type: a backend would reject another one, such as that of gRPC-Web.
 fn is_grpc(request: &http::Request<IncomingBody>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+    let subtype = kind.and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
+    subtype.is_some_and(|subtype| matches!(subtype, [] | [b'+' | b';', ..]))
 }
 
 /// Takes a permit for the call, or rejects the call.
@@ -126,10 +128,11 @@ async fn in_time(
     request: Box<http::Request<IncomingBody>>,
     log: Arc<CallLog>,
 ) -> Reply {
-    if log.timeout().is_none()
-        && let Some(value) = request.headers().get(GRPC_TIMEOUT)
+    let mut timeouts = request.headers().get_all(GRPC_TIMEOUT).iter();
+    if let (Some(value), more) = (timeouts.next(), timeouts.next())
+        && (log.timeout().is_none() || more.is_some())
     {
-        return reply::of_status(&errors::invalid_timeout(value));
+        return reply::of_status(&errors::invalid_timeout(more.unwrap_or(value)));
     }
     let deadline = log.deadline().zip(log.timeout());
     let mut cut = client.switch.ending.cut(row.name, deadline);
@@ -138,6 +141,9 @@ async fn in_time(
     tokio::select! {
         biased;
         reply = Box::pin(served) => deadline::cut_short(reply, cut),
-        status = &mut cut => reply::of_status(&log.located(status)),
+        status = &mut cut => {
+            let handler = dispatch::handler(&client.switch, &log);
+            reply::of_status(&log.located(status, handler.as_deref()))
+        }
     }
 }

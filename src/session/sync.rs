@@ -170,7 +170,10 @@ pub(crate) async fn answers(own: OwnCalls<'_>, row: &'static Row) -> Result<(), 
     match row.list() {
         Some(list) if list.is_stats() => unless_silent(own.ask_stats(row, list).await)?,
         Some(list) => own.list_kind(list, row).await?,
-        None if row.name == rpc::STATUS.name => first_status(own).await.unwrap_or_default(),
+        None if row.name == rpc::STATUS.name => {
+            let asked = first_status(own).await.map_err(Failed::from);
+            own::note(backend, row, &asked);
+        }
         None => {
             let asked = own.ask_for_disks(row).await;
             own::note(backend, row, &asked);
@@ -198,13 +201,19 @@ async fn first_status(own: OwnCalls<'_>) -> Result<(), Status> {
 
 /// Logs an error if the cgroup driver of a backend differs from the default backend's. The kubelet uses the default
 /// backend's driver for the whole node.
-async fn compare_cgroup_driver(
+pub(crate) async fn compare_cgroup_driver(
     live: &Live,
     backend: &Backend,
     wire: Option<&Wire>,
 ) -> Result<(), Status> {
+    backend
+        .record
+        .learn(|known| known.owes_cgroup_driver = true);
     let driver = reported_cgroup_driver(backend, wire).await;
-    backend.record.learn(|known| known.cgroup_driver = driver);
+    backend.record.learn(|known| {
+        known.cgroup_driver = driver;
+        known.owes_cgroup_driver = false;
+    });
     let default = live.backend(live.default_backend())?;
     for other in &live.backends {
         let differs = other

@@ -224,7 +224,8 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
 }
 
 fn saved_list(switch: &Switch, backend: &Backend, list: List) -> Option<Bytes> {
-    let message = backend.record.known().lists.message(list)?;
+    let lists = backend.record.known().lists;
+    let message = lists.message(list).filter(|_| !lists.is_outdated(list))?;
     let own = cached::own_items(&switch.owners(), list, backend, &message, &[])?;
     Some(own.into())
 }

@@ -54,6 +54,7 @@ mod fanout {
     mod failed_parts;
     mod filters;
     mod lacking;
+    mod late_facts;
     mod lists;
     mod metric_labels;
     mod metrics_of_real_runtimes;

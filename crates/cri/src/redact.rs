@@ -31,6 +31,10 @@ const DIGESTS: [&str; 3] = ["sha256:", "sha384:", "sha512:"];
 /// The characters that may follow the quote at the end of a string.
 const AFTER_STRING: &str = ",:;.)}]>\\&\"'`";
 
+/// The longest URL, in letters, whose credentials are looked for. A longer one is removed whole, so that a text of many
+/// URLs in one word takes no time that grows with the square of its length.
+const LONGEST_URL: usize = 1024;
+
 /// The text without the credentials in it.
 pub fn without_credentials(text: &str) -> Cow<'_, str> {
     let letters = letters(text);
@@ -107,6 +111,16 @@ fn letters(text: &str) -> Vec<Letter> {
         let after = rest.trim_start_matches('\\');
         let backslashes = rest.len() - after.len();
         let quote = after.chars().next().filter(|quote| is_quote(*quote));
+        if first == '\\' && quote.is_none() && escape(after).is_none() {
+            letters.extend((0..backslashes).map(|index| Letter {
+                letter: first,
+                at: at + index,
+                backslashes: backslashes - index,
+                how: How::Plain,
+            }));
+            at += backslashes;
+            continue;
+        }
         let (letter, how, length) = match (first, quote) {
             (_, Some(quote)) => (quote, How::Plain, backslashes + 1),
             ('\\', None) => match escape(after) {
@@ -262,6 +276,9 @@ impl<'a> Scan<'a> {
             }
             None => self.word_end(begin, self.string),
         };
+        if end - begin > LONGEST_URL {
+            return Some([begin..end, end..end]);
+        }
         let url = self.letters.get(begin..end)?;
         let is_sign = |letter: &Letter, sign: char| {
             letter.letter == sign && (letter.how != How::Percent || colon.how == How::Percent)
@@ -392,6 +409,18 @@ fn is_digest(letters: &[Letter]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Work that grows with the square of the length would take hours.
+    #[test]
+    fn a_long_text_takes_no_longer_than_its_length() {
+        let most = 1 << 20;
+        for part in ["://", "a://\"", "\\", "token: ", "token=[", "%25"] {
+            let text = part.repeat(most / part.len());
+            assert!(without_credentials(&text).len() <= 2 * most, "{part}");
+        }
+        let long = format!("get http://{} failed", "a".repeat(LONGEST_URL + 1));
+        assert_eq!(without_credentials(&long), "get http://[removed] failed");
+    }
 
     #[test]
     fn credentials_of_urls_and_values_of_secrets_are_removed() {

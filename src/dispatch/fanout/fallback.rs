@@ -130,7 +130,14 @@ impl Part<'_> {
                 match share {
                     Ok(share) => return Ok(share),
                     Err(why) if is_short => return Err(why),
-                    Err(why) if is_list => call.within(NEEDED_LIMIT, own).await.map_err(|_| why)?,
+                    Err(why) if is_list || call.row.patience == Patience::Short => {
+                        call.within(NEEDED_LIMIT, own).await.map_err(|late| {
+                            if late.is_fault_of_backend {
+                                backend.record.note_late(call.contribution());
+                            }
+                            why
+                        })?
+                    }
                     Err(_) => own.await,
                 }
             }
@@ -227,14 +234,18 @@ impl Part<'_> {
     }
 
     /// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if it
-    /// cannot be served, or if the call names a pod whose creation has an unknown result: the list may lack this pod.
+    /// cannot be served, or if it may lack what the call names: a pod whose creation has an unknown result, or an image
+    /// that was pulled later. The kubelet, which asks for all images, then still removes those that it knows.
     fn renamed_list(self, listing: &Listing) -> Option<Readable> {
-        let (switch, backend, list) = (self.switch, self.backend, listing.list);
-        let uid = &listing.uid;
+        let (switch, call, backend) = (self.switch, self.call, self.backend);
+        let (list, uid) = (listing.list, &listing.uid);
         if !uid.is_empty() && switch.owners().creations.may_have(backend.id, uid) {
             return None;
         }
-        let message = whole_list(&switch.owners(), list, backend, &self.call.message())?;
+        if !call.asks_for_all() && backend.record.known().lists.is_outdated(list) {
+            return None;
+        }
+        let message = whole_list(&switch.owners(), list, backend, &call.message())?;
         let renamed = View::of(switch).shown(list, backend, &message).ok()?;
         Some(renamed.unwrap_or(message))
     }

@@ -10,16 +10,18 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use criswitch_config::BackendId;
-use criswitch_cri::codec::{frames, protobuf};
-use criswitch_cri::rpc;
+use criswitch_cri::codec::{cri, frames, protobuf};
 use criswitch_cri::rpc::fields::{
     CONTAINER_IMAGE, CONTAINER_IMAGE_NAME, IMAGE_REFERENCE, LISTED_ID,
 };
+use criswitch_cri::rpc::{self, Row};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tonic::Code;
+use prost::Message as _;
+use tonic::{Code, Status};
 
 use crate::backend::Backend;
+use crate::backend::answer::Answer;
 use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed, Lesson, named};
 use crate::dispatch::fanout::{self, BackendResult};
@@ -43,10 +45,23 @@ pub(crate) async fn pull_everywhere(
 /// Sends `call`, which changes image stores, to all `backends` at once.
 async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     join_all(backends.iter().cloned().map(|backend| async move {
-        let result = fanout::ask(call, &backend).await;
+        let answer = fanout::ask(call, &backend).await;
+        let result = answer.and_then(|answer| readable(call.row, &backend, answer));
         BackendResult { backend, result }
     }))
     .await
+}
+
+/// The answer, if clients can decode it: the reply to a pull of an image has the id of the image.
+///
+/// # Errors
+/// `Internal` if clients cannot.
+fn readable(row: &Row, backend: &Backend, answer: Answer) -> Result<Answer, Status> {
+    if row.name == rpc::PULL_IMAGE.name && answer.code() == Code::Ok {
+        cri::PullImageResponse::decode(backend.message(&answer)?)
+            .map_err(|fault| backend.bad_reply(&format!("its reply is malformed: {fault}")))?;
+    }
+    Ok(answer)
 }
 
 /// Returns the first successful reply, else the first reply with a code in `fine`. `NotFound` becomes an empty

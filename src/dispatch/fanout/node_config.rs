@@ -29,6 +29,9 @@ pub(crate) async fn update_runtime_config(
     call: &Call,
     backends: &[Arc<Backend>],
 ) -> Result<Unsent, Failed> {
+    // The backends that answer later get it, too.
+    cri::UpdateRuntimeConfigRequest::decode(call.message())
+        .map_err(|fault| errors::undecodable(call.row.name, &fault))?;
     *last.lock() = Some(call.body.clone());
     // A backend that a reload has just added is not in `backends`, and may have the previous configuration. The session
     // of such a backend sends the new configuration.
@@ -147,10 +150,7 @@ fn accepted(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
     let (mut accepted, mut rejected, mut missed) = (None, Vec::new(), Vec::new());
     for BackendResult { backend, result } in parts {
         match result {
-            Ok(answer) if answer.code() == Code::Ok => {
-                accepted = accepted.or(Some(reply::of_answer(answer)));
-            }
-            Ok(answer) if answer.code() == Code::Unimplemented => {
+            Ok(answer) if matches!(answer.code(), Code::Ok | Code::Unimplemented) => {
                 accepted = accepted.or_else(|| Some(reply::of_message(Vec::new())));
             }
             Ok(answer) => {

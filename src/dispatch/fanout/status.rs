@@ -34,7 +34,6 @@ use crate::call::{Call, Failed};
 use crate::dispatch::fanout;
 use crate::errors;
 use crate::gate::Readable;
-use crate::limits::places::User;
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::Learned;
@@ -75,7 +74,7 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
     let others = live.backends.iter().filter(|other| other.id != default.id);
     let ((said, answer), others) = join(
         default_status(call, default),
-        join_all(others.map(|other| ask_status(other, call.user))),
+        join_all(others.map(|other| ask_status(call, other))),
     )
     .await;
     act(switch, default, Learned::of_status())?;
@@ -96,7 +95,7 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
 pub(crate) fn silent_default(live: &Live, created: Instant) -> Option<(Arc<Backend>, Duration)> {
     let backend = live.backend(live.default_backend()).ok()?;
     let since = match backend.failing() {
-        Failing::No => return None,
+        Failing::No => backend.record.learn(|known| known.without_status_since())?,
         Failing::Since(since) => since,
         Failing::NeverAnswered => created,
     };
@@ -172,7 +171,7 @@ pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, 
 /// The default backend's status: the current one, else the last known one if it is younger than [`STATUS_TRUST`], else
 /// a status that is not ready. An error would hide the state of the other backends from an operator.
 async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, Option<Answer>) {
-    let silent = match request_status(backend, pin!(fanout::ask(call, backend))).await {
+    let silent = match request_status(call, backend, pin!(fanout::ask(call, backend))).await {
         Ok((said, answer)) => return (said, Some(answer)),
         Err(silent) => silent,
     };
@@ -189,17 +188,20 @@ async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, O
 
 /// The status of a backend other than the default backend: the current one, else the last known one and why the backend
 /// does not answer.
-async fn ask_status(backend: &Arc<Backend>, user: User) -> StatusAnswer {
+async fn ask_status(call: &Call, backend: &Arc<Backend>) -> StatusAnswer {
     let headers = own_headers();
-    let asked = backend.ask(user, &rpc::STATUS, &headers, frames::frame(&[]));
-    match request_status(backend, pin!(fanout::timed(backend, &rpc::STATUS, asked))).await {
+    let asked = backend.ask(call.user, &rpc::STATUS, &headers, frames::frame(&[]));
+    let asked = pin!(fanout::timed(backend, &rpc::STATUS, asked));
+    match request_status(call, backend, asked).await {
         Ok((said, _)) => said,
         Err(silent) => last_known(backend, Some(silent)),
     }
 }
 
-/// Asks a backend for its status by `asked`, and caches the reply.
+/// Asks a backend for its status by `asked`, and caches the reply. If the reply is an error or cannot be used,
+/// criswitch asks again itself.
 async fn request_status(
+    call: &Call,
     backend: &Arc<Backend>,
     asked: impl Future<Output = Result<Answer, Status>> + Unpin,
 ) -> Result<(StatusAnswer, Answer), Status> {
@@ -210,16 +212,23 @@ async fn request_status(
         return Err(late(backend));
     }
     let forgets = backend.forgets();
-    let answer = tokio::time::timeout(STATUS_WAIT, asked)
+    let answer = call
+        .within(STATUS_WAIT, asked)
         .await
-        .unwrap_or_else(|_| {
+        .unwrap_or_else(|given_up| {
             // If a backend always takes longer than `STATUS_WAIT`, only a call in the background gets its status.
-            backend.record.miss(&rpc::STATUS);
+            if given_up.is_fault_of_backend {
+                backend.record.miss(&rpc::STATUS);
+            }
             Err(late(backend))
         })?;
+    let status = backend
+        .message(&answer)
+        .and_then(|message| keep_status(backend, forgets, &message))
+        .inspect_err(|_| backend.record.doubt(&rpc::STATUS))?;
     let said = StatusAnswer {
         backend: Arc::clone(backend),
-        status: keep_status(backend, forgets, &backend.message(&answer)?)?,
+        status,
         silent: None,
     };
     Ok((said, answer))

@@ -1,6 +1,8 @@
 //! The memory for the replies of one backend, and its parts.
 
 use criswitch_cri::rpc::Row;
+use fnv::FnvHashMap;
+use parking_lot::Mutex;
 
 use super::{Budget, MESSAGES};
 use crate::limits::places::User;
@@ -9,16 +11,21 @@ use crate::limits::places::User;
 /// criswitch's own user, and the large replies to calls that are not lists, such as `ExecSync`. So two parts are left
 /// for lists of root, and for small replies.
 const PARTS: usize = 3;
+/// How many of these parts one other user may take.
+const USER_PARTS: usize = 2;
 
 /// The memory for the replies of one backend.
 #[derive(Debug)]
 pub struct Replies {
     own: UserReplies,
-    others: UserReplies,
+    /// The part of all users except root and criswitch's own user.
+    others: Budget,
+    /// The parts of these users. Only users in `allow_uids` can connect, so these are few.
+    users: Mutex<FnvHashMap<u32, UserReplies>>,
 }
 
 /// The memory for replies to some users.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct UserReplies {
     all: Budget,
     /// The part of calls that are not lists.
@@ -30,8 +37,9 @@ fn part(all: &Budget) -> usize {
 }
 
 impl UserReplies {
-    fn of(all: Budget) -> UserReplies {
-        let large = all.part(part(&all), None);
+    /// Of this memory, large replies that are not lists take at most `large` bytes.
+    fn of(all: Budget, large: usize) -> UserReplies {
+        let large = all.part(large, None);
         let items = all.part(all.limit(), Some(large));
         UserReplies { all, items }
     }
@@ -41,23 +49,35 @@ impl Replies {
     /// Memory for replies of at most `max_message` bytes each.
     pub fn new(max_message: usize) -> Replies {
         let all = Budget::for_messages(max_message);
-        let others = all.part(part(&all), None);
+        let large = part(&all);
         Replies {
-            own: UserReplies::of(all),
-            others: UserReplies::of(others),
+            others: all.part(large, None),
+            users: Mutex::default(),
+            own: UserReplies::of(all, large),
         }
     }
 
     /// The memory for the reply to a call of the RPC in `row` by `user`.
-    pub fn of(&self, user: User, row: &Row) -> &Budget {
+    pub fn of(&self, user: User, row: &Row) -> Budget {
         let parts = match user {
-            User::Own => &self.own,
-            User::Other(_) => &self.others,
+            User::Own => self.own.clone(),
+            User::Other(uid) => self
+                .users
+                .lock()
+                .entry(uid)
+                .or_insert_with(|| self.user())
+                .clone(),
         };
         match row.list() {
-            Some(_) => &parts.all,
-            None => &parts.items,
+            Some(_) => parts.all,
+            None => parts.items,
         }
+    }
+
+    /// The part of one other user.
+    fn user(&self) -> UserReplies {
+        let all = self.others.limit() / PARTS * USER_PARTS;
+        UserReplies::of(self.others.part(all, None), part(&self.others))
     }
 
     /// All memory for replies.
@@ -96,6 +116,27 @@ mod tests {
             drop((taken, list, small));
             assert_eq!(replies.all().used(), 0);
         }
+    }
+
+    #[test]
+    fn no_other_user_takes_the_memory_of_another_one() {
+        let replies = Replies::new(16 << 20);
+        let mut taken = Vec::new();
+        for row in [&LIST_PODS, &POD_STATUS] {
+            let held = || {
+                let mut held = replies.of(OTHER, row).held();
+                held.grow(super::super::SMALL).ok()?;
+                Some(held)
+            };
+            taken.extend(std::iter::from_fn(held));
+        }
+        let used: usize = replies.all().used();
+        assert!(used >= replies.others.limit() / 2, "{used}");
+        for row in [&LIST_PODS, &POD_STATUS] {
+            let mut held = replies.of(User::Other(2), row).held();
+            assert!(held.grow(8 << 20).is_ok());
+        }
+        drop(taken);
     }
 
     #[test]

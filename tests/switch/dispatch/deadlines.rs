@@ -187,6 +187,28 @@ async fn a_call_to_a_backend_that_never_becomes_ready_is_deadline_exceeded() {
     assert!(rig.sim("kata").calls("RunPodSandbox").is_empty());
 }
 
+/// Also while the call waits for the connection of its owner.
+#[tokio::test]
+async fn deadline_exceeded_names_the_backend_and_the_handler_of_a_call_by_id() {
+    let mut rig = runc_and_kata().await;
+    let (_, container) = rig.run("kata", "web").await;
+    rig.sim("kata").hold("StopContainer");
+    for is_restarted in [false, true] {
+        if is_restarted {
+            rig.stop_switch().await;
+            rig.sim("kata").hold("Version");
+            rig.restart_switch().await;
+        }
+        let reply = call(&rig, "StopContainer", SHORT, by_id(&container)).await;
+        assert_eq!(reply.code(), Code::DeadlineExceeded, "{}", reply.text());
+        let text = crate::calls::text_of(&reply);
+        assert!(
+            text.contains("backend \"kata\"") && text.contains("handler \"kata\""),
+            "{text}"
+        );
+    }
+}
+
 /// A backend that gets an invalid timeout resets the stream, which would look like a fault of the backend.
 #[tokio::test]
 async fn an_invalid_timeout_is_rejected_and_is_no_fault_of_a_backend() {
@@ -204,6 +226,15 @@ async fn an_invalid_timeout_is_rejected_and_is_no_fault_of_a_backend() {
         let text = crate::calls::text_of(&reply);
         assert!(text.contains("grpc-timeout"), "{text}");
     }
+    let twice = [("grpc-timeout", "10S"), ("grpc-timeout", "1h")];
+    let reply = rig
+        .raw(
+            &crate::calls::path("ListPodSandbox"),
+            &twice,
+            frame_raw(b""),
+        )
+        .await;
+    assert_eq!(reply.code(), Code::InvalidArgument, "{}", reply.text());
     let status = crate::faults::status(&rig).await;
     assert_eq!(crate::faults::backends_ready(&status), "");
 }

@@ -1,5 +1,6 @@
-//! Cached images of a backend that does not answer. The list is complete or an error: it never lacks an image that was
-//! pulled after criswitch cached the list.
+//! Cached images of a backend that does not answer. A client that asks for all images, such as the kubelet for its
+//! garbage collection, gets the last list, even if an image was pulled or removed since. A client that asks for one
+//! image gets a complete answer or an error.
 
 use criswitch::backend::lists::{Lists, Snapshot};
 use criswitch::gate::Readable;
@@ -24,6 +25,15 @@ async fn with_images() -> Rig {
 
 async fn list(rig: &Rig) -> Result<Vec<cri::Image>, Status> {
     let request = cri::ListImagesRequest::default();
+    Ok(rig.images().list_images(request).await?.into_inner().images)
+}
+
+/// The listed images with this name.
+async fn find(rig: &Rig, image: &str) -> Result<Vec<cri::Image>, Status> {
+    let filter = Some(cri::ImageFilter {
+        image: Some(image_spec(image)),
+    });
+    let request = cri::ListImagesRequest { filter };
     Ok(rig.images().list_images(request).await?.into_inner().images)
 }
 
@@ -82,14 +92,7 @@ async fn a_filter_finds_an_image_of_a_dead_backend() {
         .into_iter()
         .chain([("no:such", 0)])
     {
-        let filter = Some(cri::ImageFilter {
-            image: Some(image_spec(name)),
-        });
-        let found = rig
-            .images()
-            .list_images(cri::ListImagesRequest { filter })
-            .await;
-        assert_eq!(found.unwrap().into_inner().images.len(), count, "{name}");
+        assert_eq!(find(&rig, name).await.unwrap().len(), count, "{name}");
     }
 }
 
@@ -121,8 +124,9 @@ async fn until_listed(rig: &Rig, count: usize) {
 }
 
 #[tokio::test]
-async fn no_cached_image_list_is_served_after_a_pull() {
+async fn after_a_pull_only_a_call_for_all_images_gets_the_cached_list() {
     let rig = with_images().await;
+    let before = list(&rig).await.unwrap();
     rig.sim("kata").hold("ListImages");
     let request = cri::PullImageRequest {
         image: at_kata("new"),
@@ -130,26 +134,30 @@ async fn no_cached_image_list_is_served_after_a_pull() {
     };
     rig.images().pull_image(request).await.unwrap();
     stopped(&rig, "kata").await;
-    is_kata_s(list(&rig).await.unwrap_err());
+    assert_eq!(list(&rig).await.unwrap(), before);
+    is_kata_s(find(&rig, "new").await.unwrap_err());
 }
 
 #[tokio::test]
-async fn no_cached_image_list_is_served_after_a_removal() {
+async fn after_a_removal_only_a_call_for_all_images_gets_the_cached_list() {
     for image in [at_kata("only-kata"), Some(image_spec("only-kata"))] {
         let rig = with_images().await;
+        let before = list(&rig).await.unwrap();
         rig.sim("kata").hold("ListImages");
         let request = cri::RemoveImageRequest { image };
         rig.images().remove_image(request).await.unwrap();
         stopped(&rig, "kata").await;
-        is_kata_s(list(&rig).await.unwrap_err());
+        assert_eq!(list(&rig).await.unwrap(), before);
+        is_kata_s(find(&rig, "only-kata").await.unwrap_err());
     }
 }
 
 /// The client cancels the pull after the backend has stored the image.
 #[tokio::test]
-async fn no_cached_image_list_is_served_after_a_pull_with_unknown_result() {
+async fn after_a_pull_with_unknown_result_only_a_call_for_all_images_gets_the_cached_list() {
     for name in ["runc", "kata"] {
         let rig = with_images().await;
+        let before = list(&rig).await.unwrap();
         let kata = rig.sim("kata");
         kata.hold_reply("PullImage");
         rig.sim(name).hold("ListImages");
@@ -165,7 +173,9 @@ async fn no_cached_image_list_is_served_after_a_pull_with_unknown_result() {
         kata.until(|journal| journal.cancelled == ["the reply of PullImage"])
             .await;
         stopped(&rig, name).await;
-        let failed = list(&rig).await.unwrap_err();
+        let listed = list(&rig).await.unwrap();
+        assert!(before.iter().all(|it| listed.contains(it)), "{name}");
+        let failed = find(&rig, "new").await.unwrap_err();
         assert_eq!(failed.code(), Code::Unavailable, "{name}: {failed}");
     }
 }

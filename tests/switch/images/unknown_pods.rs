@@ -1,10 +1,13 @@
 //! Images of pods with annotations unknown to criswitch: the kubelet has restarted since it created the pods.
 
+use std::time::Duration;
+
 use criswitch_cri::codec::cri;
+use tokio::time::Instant;
 use tonic::Code;
 
 use crate::calls::stopped;
-use crate::faults::runc_and_kata;
+use crate::faults::{runc_and_kata, state_of};
 use crate::kubelet::{Kubelet, asked, forget};
 use crate::support::{Rig, Sim, pod_config};
 
@@ -40,6 +43,24 @@ async fn an_image_that_only_another_backend_has_is_pulled() {
         .create((&boxed, "boxed"), &pulled, APP)
         .await
         .unwrap();
+}
+
+/// Later calls for other pods do not wait for the store again.
+#[tokio::test]
+async fn a_store_that_does_not_answer_is_waited_for_once() {
+    let (rig, _, _) = two_pods().await;
+    rig.images()
+        .list_images(cri::ListImagesRequest::default())
+        .await
+        .unwrap();
+    rig.sim("kata").hold("ImageStatus");
+    let kubelet = Kubelet::new(&rig).restarted();
+    kubelet.find("plain", APP).await.ok();
+    let shown = state_of(&rig, "kata").await;
+    assert_eq!(shown["failingRpcs"][0]["rpc"], "ImageStatus", "{shown}");
+    let begun = Instant::now();
+    kubelet.find("plain", APP).await.ok();
+    assert!(begun.elapsed() < Duration::from_millis(500));
 }
 
 #[tokio::test]

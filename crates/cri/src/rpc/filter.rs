@@ -179,6 +179,13 @@ fn shape(list: List) -> Option<&'static ItemShape> {
     }
 }
 
+/// The number of labels in the selector of a request for `list`. Malformed bytes count as none.
+pub fn count_selector(list: List, request: &[u8]) -> usize {
+    shape(list).map_or(0, |shape| {
+        protobuf::count(request, &[FILTER, shape.labels.1]).unwrap_or_default()
+    })
+}
+
 /// The path to the id of an item.
 pub fn id(list: List) -> Path {
     shape(list).map_or(LISTED_ID, |shape| shape.id)

@@ -155,6 +155,8 @@ named! {
     /// `ImageStatus`.
     IMAGE_STATUS =
         short(image("ImageStatus", Read, Image(IMAGE_HANDLER, Find(IMAGE_ANNOTATIONS)), HaveImage(STATUS_IMAGE_ID)));
+    /// `PullImage`.
+    PULL_IMAGE = long(image("PullImage", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), NewImage(PULLED_IMAGE)));
     /// `ListSecurityProfiles`.
     LIST_PROFILES = optional(short(image("ListSecurityProfiles", Poll, All(Filter::NONE, Merge::Profiles), Nothing)));
 }
@@ -202,7 +204,7 @@ pub const ROWS: &[Row] = &[
     LIST_IMAGES,
     optional(image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Streamed(&LIST_IMAGES, IMAGES))), Listed(List::Images))),
     IMAGE_STATUS,
-    long(image("PullImage", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), NewImage(PULLED_IMAGE))),
+    PULL_IMAGE,
     image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
     short(image("ImageFsInfo", Poll, All(Filter::NONE, Merge::Items(DISKS)), KeepDisks)),
     // The RPCs for security profiles are of k8s.io/cri-api v0.38.0-beta.0.

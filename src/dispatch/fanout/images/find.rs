@@ -47,6 +47,7 @@ pub(crate) async fn find_image(
         // A cached list does not prove that an image is absent, so wait for the answers.
         said = ask_in_any_form(call, backends, Wait::Answer).await;
     }
+    said.iter().for_each(|said| said.note_late(call));
     let answered = one_image(reference, said);
     if answered.is_err() {
         // Forget soon that pods ask for this image: a pod that the kubelet starts later must not fail because of these
@@ -95,7 +96,7 @@ pub(crate) async fn find_for_some_pod(
         .iter()
         .map(|id| call.live.backend(*id).cloned())
         .collect::<Result<Vec<Arc<Backend>>, _>>()?;
-    let mut said = stores::ask_stores(call, &all, Wait::ListTimeout).await;
+    let mut said = stores::ask_stores(call, &all, Wait::OnlyListTimeout).await;
     // The stores that the pod likely uses come first.
     let is_likely = |said: &StoreAnswer| stores.likely.contains(&said.backend.id);
     said.sort_by_key(|said| !is_likely(said));

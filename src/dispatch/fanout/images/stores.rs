@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::rpc;
 use criswitch_cri::rpc::fields::{
     IMAGE_REFERENCE, IMAGE_STATUS_HANDLERS, ITEMS, LISTED_ID, image, image_status_response,
     int64_value,
 };
-use criswitch_cri::rpc::{self, List};
 use futures_util::future::join_all;
 use tonic::{Code, Status};
 
@@ -34,6 +34,8 @@ pub(super) struct StoreAnswer {
     pub image: Stored,
     /// Whether the store did not answer in time and criswitch used its cached list.
     pub is_late: bool,
+    /// Whether the store did not answer in time and nothing has recorded this yet.
+    is_overdue: bool,
     /// The store's answer if its code is `OK`, otherwise the error.
     answer: Result<Answer, Failed>,
 }
@@ -90,6 +92,13 @@ impl StoreAnswer {
     /// Returns the error, unless the store answered `OK`.
     pub(super) fn into_failed(self) -> Option<Failed> {
         self.answer.err()
+    }
+
+    /// Records that the store is late with `call`, because no call waits for its answer any longer.
+    pub(super) fn note_late(&self, call: &Call) {
+        if self.is_overdue {
+            self.backend.record.note_late_read(call.row, &call.body);
+        }
     }
 
     /// Whether the store answers that it lacks the image.
@@ -186,6 +195,7 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
         Wait::ListTimeout | Wait::OnlyListTimeout => backend.list_timeout(),
     };
     let is_last = limit == NEEDED_LIMIT || wait == Wait::OnlyListTimeout;
+    let mut is_overdue = false;
     let answer = match backend.record.late_read(call.row, &call.body) {
         Some(late) => Err(late),
         None => call
@@ -193,7 +203,8 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
             .await
             .unwrap_or_else(|late| {
                 backend.nudges.suspected.notify_one();
-                if is_last && late.is_fault_of_backend {
+                is_overdue = late.is_fault_of_backend && !is_last;
+                if late.is_fault_of_backend && is_last {
                     backend.record.note_late_read(call.row, &call.body);
                 }
                 Err(backend.unavailable(&format!("it did not answer within {limit:?}")))
@@ -219,13 +230,14 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
         live: Arc::clone(&call.live),
         image,
         is_late,
+        is_overdue,
         answer,
     }
 }
 
 /// Looks up the image that `call` names in the cached list of `backend`. `None` if no cached list is fresh enough.
 fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
-    let snapshot = backend.record.known().lists.get(List::Images)?.clone();
+    let snapshot = backend.record.known().lists.whole_images()?.clone();
     if snapshot.age() >= backend.stale_lists() {
         return None;
     }
