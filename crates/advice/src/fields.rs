@@ -92,17 +92,13 @@ pub(super) struct PathStep<'a> {
 
 /// The steps of a field's path.
 pub(super) fn steps(field: &str) -> Vec<PathStep<'_>> {
-    let step = |part| match str::strip_suffix(part, "[*]") {
-        Some(name) => PathStep {
-            name,
-            is_list: true,
-        },
-        None => PathStep {
-            name: part,
-            is_list: false,
-        },
-    };
-    field.split('.').map(step).collect()
+    field
+        .split('.')
+        .map(|part| PathStep {
+            name: part.trim_end_matches("[*]"),
+            is_list: part.ends_with("[*]"),
+        })
+        .collect()
 }
 
 /// The paths that a field stands for: three for a field of containers, else one.

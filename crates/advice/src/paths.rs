@@ -287,14 +287,20 @@ struct VolumeMount<'p> {
     is_privileged: bool,
 }
 
+impl VolumeMount<'_> {
+    fn is_whole(&self) -> bool {
+        self.sub_path.is_none()
+    }
+}
+
 impl Mounting {
     /// Whether containers of the pod mount the volume with this part so.
     pub(super) fn met(self, pod: &Value, part: &Value) -> bool {
         let mounts = mounts(pod, part);
         match self {
             Mounting::WholeAndInPart => {
-                let is_whole = |mount: &VolumeMount<'_>| mount.sub_path.is_none();
-                mounts.iter().any(is_whole) && !mounts.iter().all(is_whole)
+                mounts.iter().any(VolumeMount::is_whole)
+                    && !mounts.iter().all(VolumeMount::is_whole)
             }
             Mounting::InSeveralContainers => are_of_several_containers(mounts.iter()),
             Mounting::PartsInSeveralContainers => {
@@ -314,14 +320,13 @@ impl HostPaths {
         at: &str,
         found: &mut Vec<PodField<'p>>,
     ) {
-        let text = |name| host_path.get(name).and_then(Value::as_str);
-        let path = text("path").unwrap_or_default();
+        let path = text_of(host_path, "path");
         let mounts = mounts(pod, host_path);
         let (parts, whole): (Vec<_>, Vec<_>) =
             mounts.into_iter().partition(|it| it.sub_path.is_some());
         let is_mounted = !whole.is_empty() || parts.is_empty();
         let is_unprivileged = whole.iter().any(|mount| !mount.is_privileged);
-        if is_mounted && self.has(path, text("type").unwrap_or_default(), is_unprivileged) {
+        if is_mounted && self.has(path, text_of(host_path, "type"), is_unprivileged) {
             found.push(PodField {
                 name: at.to_owned(),
                 value: host_path,
@@ -383,15 +388,15 @@ impl HostPaths {
             Some(false) => "!variables.privileged && ",
             _ => "",
         };
-        let cel = |like: &[&str]| {
-            let like = path_regex(like);
-            format!(
-                "{privileged}variables.hostPaths.exists(p, ({of_type}p.path.matches({like})){except}{never})"
-            )
-        };
-        let most = (1..=self.like.len()).rev();
-        let mut cels = most.filter_map(|count| Some(cel(self.like.get(..count)?)));
-        cels.find(|cel| cel.len() <= MOST_OF_CEL)
+        (1..=self.like.len())
+            .rev()
+            .filter_map(|count| {
+                let like = path_regex(self.like.get(..count)?);
+                Some(format!(
+                    "{privileged}variables.hostPaths.exists(p, ({of_type}p.path.matches({like})){except}{never})"
+                ))
+            })
+            .find(|cel| cel.len() <= MOST_OF_CEL)
             .unwrap_or_default()
     }
 }
@@ -402,14 +407,26 @@ fn are_of_several_containers<'m>(mut mounts: impl Iterator<Item = &'m VolumeMoun
         .is_some_and(|first| mounts.any(|it| it.container != first.container))
 }
 
+/// The items of a list; none if it does not exist.
+fn items<'p>(value: &'p Value, name: &str) -> impl Iterator<Item = &'p Value> {
+    value
+        .get(name)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+}
+
+/// A text; empty if it does not exist.
+fn text_of<'p>(value: &'p Value, name: &str) -> &'p str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
 /// The mounts of the volume of the pod that has this part, such as its hostPath.
 fn mounts<'p>(pod: &'p Value, part: &Value) -> Vec<VolumeMount<'p>> {
-    let list = |value: &'p Value, name: &str| value.get(name).and_then(Value::as_array);
     let Some(spec) = pod.get("spec") else {
         return Vec::new();
     };
-    let mut volumes = list(spec, "volumes").into_iter().flatten();
-    let volume = volumes.find(|volume| {
+    let volume = items(spec, "volumes").find(|volume| {
         let parts = volume.as_object().into_iter().flatten();
         parts.into_iter().any(|(_, it)| std::ptr::eq(it, part))
     });
@@ -418,13 +435,10 @@ fn mounts<'p>(pod: &'p Value, part: &Value) -> Vec<VolumeMount<'p>> {
     };
     let mut found = Vec::new();
     for lists in CONTAINERS {
-        let containers = list(spec, lists).into_iter().flatten();
-        for (index, container) in containers.enumerate() {
+        for (index, container) in items(spec, lists).enumerate() {
             let at = format!("spec.{lists}[{index}]");
             let is_privileged = container.pointer("/securityContext/privileged");
-            let mounts = list(container, "volumeMounts")
-                .into_iter()
-                .flatten()
+            let mounts = items(container, "volumeMounts")
                 .enumerate()
                 .filter(|(_, mount)| mount.get("name") == Some(name));
             found.extend(mounts.map(|(index, mount)| {

@@ -42,19 +42,14 @@ fn alternatives(patterns: &[&str]) -> String {
         .unwrap_or_default();
     let rest: Vec<_> = patterns
         .iter()
-        .filter_map(|pattern| {
-            let below = |it: &&str| it.strip_suffix("/**") == Some(pattern);
-            let above = pattern.strip_suffix("/**");
-            match above {
-                Some(above) if patterns.contains(&above) => None,
-                _ => {
-                    let below = if patterns.iter().any(below) {
-                        "(/.*)?"
-                    } else {
-                        ""
-                    };
-                    Some(expression(pattern.strip_prefix(common)?) + below)
-                }
+        .filter_map(|pattern| match pattern.strip_suffix("/**") {
+            Some(above) if patterns.contains(&above) => None,
+            _ => {
+                let has_below = patterns
+                    .iter()
+                    .any(|it| it.strip_suffix("/**") == Some(pattern));
+                let below = if has_below { "(/.*)?" } else { "" };
+                Some(expression(pattern.strip_prefix(common)?) + below)
             }
         })
         .collect();

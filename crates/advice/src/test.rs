@@ -80,39 +80,35 @@ pub(super) const fn on(fields: &'static [&'static str], is: Is) -> Test {
 impl About {
     /// The fields that the rule is about; empty if it is not about this pod.
     pub fn fields<'p>(&self, pod: &'p Value) -> Vec<PodField<'p>> {
-        let names = |test: &Test| -> Vec<String> {
-            let fields = test.fields(pod).into_iter();
-            fields.map(|field| field.name).collect()
-        };
-        let and: Vec<_> = self.and.iter().map(names).collect();
-        let unless: Vec<_> = self.unless.iter().map(names).collect();
-        let meets = |field: &PodField<'_>, names: &Vec<String>| {
-            let container = container_of(&field.name);
-            let mut names = names.iter();
-            names.any(|name| {
-                !self.in_one_container || !name.contains('[') || container_of(name) == container
-            })
-        };
-        let found = self
-            .any
+        let and: Vec<_> = self.and.iter().map(|test| test.fields(pod)).collect();
+        let unless: Vec<_> = self.unless.iter().map(|test| test.fields(pod)).collect();
+        self.any
             .iter()
             .flat_map(|test| test.fields(pod))
             .filter(|field| {
-                and.iter().all(|names| meets(field, names))
-                    && !unless.iter().any(|names| meets(field, names))
-            });
-        found.collect()
+                and.iter().all(|others| self.goes_with_any(field, others))
+                    && !unless
+                        .iter()
+                        .any(|others| self.goes_with_any(field, others))
+            })
+            .collect()
+    }
+
+    /// Whether one of the others counts for this field: with conditions on one container, a field of its container.
+    fn goes_with_any(&self, field: &PodField<'_>, others: &[PodField<'_>]) -> bool {
+        let container = container_of(&field.name);
+        others.iter().any(|PodField { name, .. }| {
+            !self.in_one_container || !name.contains('[') || container_of(name) == container
+        })
     }
 
     /// CEL expressions that are true for pods of the rule, each with at most [`MOST_OF_CEL`] characters if one field
     /// needs no more.
     pub fn cels(&self) -> Vec<String> {
-        let cels = |test: &Test| {
-            if self.in_one_container {
-                test.cels_of_container()
-            } else {
-                test.cels()
-            }
+        let cels = if self.in_one_container {
+            Test::cels_of_container
+        } else {
+            Test::cels
         };
         let and = self.and.iter().map(|test| match cels(test).as_slice() {
             [only] => only.clone(),
@@ -227,11 +223,11 @@ impl Is {
         let entries = value.as_object().into_iter().flatten();
         match self {
             Is::Entry(keys, values) => {
-                let is_met = |(key, value): &(&String, &Value)| {
+                let like = entries.filter(|(key, value)| {
                     let text = value.as_str().unwrap_or_default();
                     is_like(keys, key) && (values.is_empty() || is_like(values, text))
-                };
-                found.extend(entries.filter(is_met).map(|(key, value)| PodField {
+                });
+                found.extend(like.map(|(key, value)| PodField {
                     name: entry(at, key),
                     value,
                 }));
@@ -255,26 +251,25 @@ impl Is {
 
     fn met(self, value: &Value) -> bool {
         let text = value.as_str();
-        let is = |test: &dyn Fn(&str) -> bool| text.is_some_and(test);
-        let begins = |all: &[&str], text: &str| all.iter().any(|part| text.starts_with(part));
         match self {
             Is::True => *value == Value::Bool(true),
             Is::False => *value == Value::Bool(false),
             Is::Present | Is::HostPath(_) | Is::Mounted(_) => !value.is_null(),
             Is::MoreThanOne => is_more_than_one(value),
-            Is::OneOf(all) => is(&|text| all.contains(&text)),
-            Is::NoneOf(all) => is(&|text| !all.contains(&text)),
-            Is::Like(all) => is(&|text| is_like(all, text)),
+            Is::OneOf(all) => text.is_some_and(|text| all.contains(&text)),
+            Is::NoneOf(all) => text.is_some_and(|text| !all.contains(&text)),
+            Is::Like(all) => text.is_some_and(|text| is_like(all, text)),
             Is::LikeExcept(all, except) => {
-                is(&|text| is_like(all, text) && !except.contains(&text))
+                text.is_some_and(|text| is_like(all, text) && !except.contains(&text))
             }
             Is::Includes(text) => {
                 let mut items = value.as_array().into_iter().flatten();
                 items.any(|item| item == text)
             }
-            Is::Sysctl(all, except) => is(&|text| {
+            Is::Sysctl(all, except) => text.is_some_and(|text| {
                 let name = text.replace('/', ".");
-                (all.is_empty() || begins(all, &name)) && !begins(except, &name)
+                (all.is_empty() || all.iter().any(|part| name.starts_with(part)))
+                    && !except.iter().any(|part| name.starts_with(part))
             }),
             Is::All(parts) => parts
                 .iter()
@@ -299,16 +294,18 @@ impl Is {
                 return format!("{field}.orValue([]).exists({item}, {inner})");
             }
         }
-        let below = |name, is: Is| {
-            let step = PathStep {
-                name,
-                is_list: false,
-            };
-            is.cel_below(value, &[path, &[step]].concat(), depth)
-        };
         match self {
             Is::All(parts) => {
-                let parts: Vec<_> = parts.iter().map(|(name, is)| below(*name, *is)).collect();
+                let parts: Vec<_> = parts
+                    .iter()
+                    .map(|&(name, is)| {
+                        let step = PathStep {
+                            name,
+                            is_list: false,
+                        };
+                        is.cel_below(value, &[path, &[step]].concat(), depth)
+                    })
+                    .collect();
                 format!("({})", parts.join(" && "))
             }
             _ if path.is_empty() => self.cel(&|_| field.clone(), "true"),
