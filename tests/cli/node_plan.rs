@@ -493,7 +493,7 @@ try = 'on'
         spec.toml:9:1: unknown key "machine-id"; try "machine_id"
         spec.toml:10:14: "x" is not the id of a machine; try the 32 hex digits of /etc/machine-id
         spec.toml:11:11: "admision" is not an acceptable finding; try "admission"
-        spec.toml:11:23: "layout" is not an acceptable finding; try one of "existing-file", "backend", "current-runtime", "cgroup-driver", "handler-without-row", "shared", "unknown-pod", "image-endpoint", "kubelet-version", "kubelet-endpoint", "kubelet-stopped", "kubelet-program", "kubelet-files", "kubelet-flags", "daemon-reload", "young-pod", "admission", "eviction", "readiness"
+        spec.toml:11:23: "layout" is not an acceptable finding; try one of "existing-file", "backend", "current-runtime", "cgroup-driver", "handler-without-row", "shared", "unknown-pod", "image-endpoint", "kubelet-version", "kubelet-endpoint", "kubelet-stopped", "kubelet-program", "kubelet-files", "kubelet-flags", "daemon-reload", "young-pod", "admission", "eviction", "readiness", "containerd-state"
         spec.toml:12:19: "20" is not a duration: time unit needed, for example 20sec or 20ms; try "20s"
         spec.toml:13:15: "0s" is not longer than zero; try "2s"
         spec.toml:14:7: "on" is not a kind of try; try "pod-network", "host-network" or "off"

@@ -336,7 +336,7 @@ async fn a_log_without_the_line_of_the_container_is_a_failure() {
     assert_eq!(code, 1);
     let failure = json["tries"][0]["failure"].as_str().unwrap();
     assert!(
-        failure.starts_with("read log: after 10s, the container's log "),
+        failure.starts_with("read log: after 30s, the container's log "),
         "{failure}"
     );
     let advice = "try.log does not exist; if the runtime has a /tmp of its own, set TMPDIR to a directory that both see";

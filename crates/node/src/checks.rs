@@ -56,12 +56,13 @@ pub(super) const CHECKS: [Check; 26] = [
     Check { name: "young-pod", may_accept: true, needed_for: RESTART, look: pods::young },
 ];
 
-/// Facts that no look at a node can show. These findings do not prevent a change.
+/// Notes: these findings do not prevent a change.
 #[rustfmt::skip]
-pub(super) const NOTES: [Check; 3] = [
+pub(super) const NOTES: [Check; 4] = [
     Check { name: "admission", may_accept: false, needed_for: RESTART, look: pods::admission },
     Check { name: "eviction", may_accept: false, needed_for: RESTART, look: pods::eviction },
     Check { name: "readiness", may_accept: false, needed_for: RESTART, look: pods::readiness },
+    Check { name: "containerd-state", may_accept: false, needed_for: START, look: pods::containerd_state },
 ];
 
 /// The names that `accept` may have. A note needs no accept.

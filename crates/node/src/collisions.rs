@@ -64,9 +64,9 @@ pub fn lost_nri() -> io::Result<Vec<Finding>> {
     Ok(lost.iter().map(of_socket).collect())
 }
 
-/// Whether the path is that of an NRI socket by its usual name.
+/// Whether the name of the socket is usual for NRI, such as `nri.sock` or `crio-nri.sock`.
 fn is_nri(path: &Path) -> bool {
-    path.ends_with("nri.sock")
+    path.to_string_lossy().ends_with("nri.sock")
 }
 
 fn finding(place: impl ToString, what: impl ToString, hint: &str) -> Finding {
@@ -80,15 +80,21 @@ fn of_socket(lost: &LostSocket) -> Finding {
         .map(|process| format!("{} (pid {})", process.program, process.pid))
         .collect();
     let place = lost.path.display();
+    let socket = if is_nri(&lost.path) {
+        "NRI socket"
+    } else {
+        "socket"
+    };
     if let [only] = processes.as_slice() {
         let what = format!(
-            "no connection to this path reaches {only}, which listens there: the file was removed or replaced"
+            "no connection to this {socket} reaches {only}, which listens there: the file was removed or replaced"
         );
         return finding(place, what, "restarting this runtime");
     }
     let processes = processes.join(" and ");
-    let what =
-        format!("{processes} listen at this path, so only the last that bound it gets connections");
+    let what = format!(
+        "{processes} listen at the path of this {socket}, so only the last that bound it gets connections"
+    );
     finding(
         place,
         what,
@@ -165,6 +171,15 @@ mod tests {
         ];
         assert_eq!(places(&defaults()), all);
         assert_eq!(places(&RuntimeSettings::default()), [""; 0]);
+    }
+
+    #[test]
+    fn an_nri_socket_has_a_name_that_ends_so() {
+        let names = ["/run/nri/nri.sock", "/run/crio-nri.sock", "/run/crio.sock"];
+        assert_eq!(
+            names.map(|name| is_nri(Path::new(name))),
+            [true, true, false]
+        );
     }
 
     #[test]

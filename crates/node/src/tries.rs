@@ -74,7 +74,8 @@ async fn remove_at(socket: &Address) -> anyhow::Result<()> {
 }
 
 impl TryResult {
-    /// Prints the outcome. Returns the problem of the handler.
+    /// Prints the outcome. Returns the problem of the handler. A pod that is left by a handler that starts pods is
+    /// none: something else, such as a kubelet, stopped this pod before another one was tried.
     fn problem(&self) -> Option<String> {
         let failure = self.failure.as_deref();
         let end = match failure {
@@ -83,9 +84,12 @@ impl TryResult {
             Some(why) => format!("failed: {why}"),
         };
         progress(&format!("try: handler {} {end}\n", self.handler));
-        let mut failures = Vec::from_iter(failure.filter(|_| !self.untested));
-        failures.extend(self.leftovers.iter().map(String::as_str));
-        (!failures.is_empty()).then(|| format!("handler {}: {}", self.handler, failures.join("; ")))
+        let leftovers = self.leftovers.join("; ");
+        if !leftovers.is_empty() {
+            progress(&format!("try: handler {}: {leftovers}\n", self.handler));
+        }
+        let problem = format!("handler {}: {}", self.handler, failure?);
+        (!self.untested).then_some(problem)
     }
 }
 
@@ -156,5 +160,21 @@ mod tests {
         let error = remove_at(&socket).await.unwrap_err();
         let expected = format!("{socket}: no answer to StopPodSandbox within 120s");
         assert_eq!(error.to_string(), expected);
+    }
+    #[test]
+    fn a_pod_that_is_left_fails_no_handler_that_starts_pods() {
+        let result = |failure: Option<&str>| TryResult {
+            handler: "kata".to_owned(),
+            failure: failure.map(str::to_owned),
+            untested: false,
+            milliseconds: 1.0,
+            leftovers: vec!["pod 1 was not removed".to_owned()],
+        };
+        assert_eq!(result(None).problem(), None);
+        let expected = "handler kata: create pod: no shim".to_owned();
+        assert_eq!(
+            result(Some("create pod: no shim")).problem(),
+            Some(expected)
+        );
     }
 }

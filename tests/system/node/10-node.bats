@@ -113,6 +113,7 @@ processes() {
     exec /root/criswitch node plan --spec /root/spec.toml' 2>/dev/null) || code=$?
   equal "the exit status" 2 "$code"
   has "the plan" "would change: " "$shown"
+  has "the plan" "note containerd-state: " "$shown"
   same "the files" "$(kept files)" "$(files_of_node)"
 }
 

@@ -26,13 +26,13 @@ use tonic::Code;
 use super::call::{LIMIT, TryFailure, reply};
 use super::steps::Steps;
 
-/// The limit on all calls that remove a pod after a failure.
-const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
+/// The limit on all calls that remove a pod after a failure: a call that is not answered, and a second attempt.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(240);
 /// The number of removals of one pod, and the time between two of them.
 const REMOVALS: u32 = 20;
 const REMOVAL_PERIOD: Duration = Duration::from_millis(500);
 /// The time within which a line that a container wrote is in its log.
-const LOG_LIMIT: Duration = Duration::from_secs(10);
+const LOG_LIMIT: Duration = Duration::from_secs(30);
 const LOG_PERIOD: Duration = Duration::from_millis(20);
 /// The time between two lists of a backend that does not answer.
 const FIND_PERIOD: Duration = Duration::from_millis(500);

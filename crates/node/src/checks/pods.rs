@@ -100,6 +100,21 @@ pub(super) fn shared(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<
     Some(findings)
 }
 
+/// Shims and runc keep these folders, whatever `state` is in the configuration of a containerd.
+pub(super) fn containerd_state(
+    facts: &MachineFacts<'_>,
+    _: &[PlannedStep],
+) -> Option<Vec<Finding>> {
+    let answered = answered(facts);
+    let containerds = answered
+        .iter()
+        .filter(|(_, found)| found.runtime == "containerd");
+    let what = "several containerds have their shims' sockets and the state of runc here";
+    let hint = "keeping these folders when you remove one of the containerds";
+    let places = ["/run/containerd/s", "/run/containerd/runc"];
+    (containerds.count() > 1).then(|| vec![Finding::new(places, what, hint)])
+}
+
 pub(super) fn cgroup_driver(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let table = &facts.wanted.as_ref().ok()?.config.table;
     let probes = facts.probes.as_deref().unwrap_or_default();
