@@ -30,7 +30,7 @@ SCHEDULES=1000000
 STEPS="
 toolchain     all,nightly go           0.1  check_toolchain
 formatting    quick,all   -            0.1  cargo fmt --all --check
-lints         all         -            1.5  cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
+lints         all         -            1.5  check_lints
 quick-tests   quick       network      4    quick_tests
 oldest-rust   nightly     network      2    check_oldest_rust
 dependencies  all         network      2    check_dependencies
@@ -214,6 +214,28 @@ summary() {
 check_toolchain() {
   cargo --version && go version || return
   { cargo fmt --version && cargo clippy --version; } 2>/dev/null || rustup component add rustfmt clippy
+}
+
+check_lints() {
+  cargo clippy --quiet --workspace --all-targets --locked -- -D warnings && count_idioms
+}
+
+# Prints how often the sources have idioms that slow a reader down, per 1,000 lines without tests, comments and texts.
+# Fails if a name is bound again, or a closure has a name, more often than the goal allows.
+count_idioms() {
+  # shellcheck disable=SC2016 # A program of Perl.
+  git ls-files 'src/*.rs' 'crates/*/src/*.rs' | grep -v '/tests\.rs$' | xargs perl -0777 -ne '
+    s/#\[cfg\(test\)\]\nmod tests \{.*//s;
+    $lines += tr/\n//;
+    s{//[^\n]*|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"}{}gs;
+    $again += () = /\blet (?:mut )?(\w+)(?::[^=;]*)? = [^;]*;\s*let (?:mut )?\1(?::[^=;]*)? =\s*\1\b/g;
+    $closures += () = /\blet (?:mut )?\w+ =\s*(?:move )?\|[^|\n]*\|/g;
+    $lets += () = /\blet\b/g;
+    END {
+      printf "per 1,000 of %d lines: names bound again %.1f (at most 0.5), closures with a name %.1f (at most 1.5), let %.0f (goal: 90)\n",
+        $lines, map { 1000 * $_ / $lines } $again, $closures, $lets;
+      exit 1 if $again > $lines * 0.0005 || $closures > $lines * 0.0015;
+    }'
 }
 
 # The library and the program must build with the oldest Rust that Cargo.toml names.
