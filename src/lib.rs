@@ -81,8 +81,8 @@
 //!    `an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it`
 //! 2. A list of pods, containers or images has the items of every backend that takes part in merged calls. For a
 //!    backend whose answer cannot be used (it is silent, returns an error, or its reply cannot be read or is too large)
-//!    the list has its cached items; without them the list fails. An error passes only if no backend has an answer that
-//!    can be used.
+//!    the list has its cached items; without them the list fails. Cached images may lack one that was pulled since. An
+//!    error passes only if no backend has an answer that can be used.
 //!    Tests: `a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back`,
 //!    `a_late_list_is_served_from_cache_and_the_next_one_at_once`,
 //!    `an_error_of_one_backend_is_replaced_by_its_cached_part_and_named_until_it_answers`,

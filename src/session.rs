@@ -23,6 +23,7 @@ use tonic::Status;
 
 use crate::backend::connect::{FileId, OpenConnection};
 use crate::backend::known::{Absence, Known};
+use crate::backend::late_reads::MOST_REPEATED;
 use crate::backend::state::State;
 use crate::backend::wire::Wire;
 use crate::backend::{Backend, CLOSED};
@@ -333,7 +334,8 @@ async fn repeat_late_reads(own: OwnCalls<'_>) -> Infallible {
     loop {
         for (row, request) in own.backend.record.known().late_reads.unanswered() {
             let read = (row.name, request.clone());
-            if !under_way.contains(&read) {
+            let of_row = under_way.iter().filter(|(name, _)| *name == row.name);
+            if of_row.count() < MOST_REPEATED && !under_way.contains(&read) {
                 under_way.push(read);
                 asked.push(repeated(own, row, request));
             }

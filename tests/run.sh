@@ -220,7 +220,7 @@ check_lints() {
   cargo clippy --quiet --workspace --all-targets --locked -- -D warnings && count_idioms
 }
 
-# Prints how often the sources have idioms that slow a reader down, per 1,000 lines without tests, comments and texts.
+# Prints how often the sources have idioms that slow a reader down, per 1,000 lines without tests.
 # Fails if a name is bound again, or a closure has a name, more often than the goal allows.
 count_idioms() {
   # shellcheck disable=SC2016 # A program of Perl.
@@ -306,13 +306,13 @@ run_tests() {
   CRISWITCH_COMMIT=0123456789ab many_tests --no-fail-fast
 }
 
-# Builds the programs of the real suite and the releases in the background. Debian's packages are installed first,
-# because two programs cannot install packages at once.
+# Builds the programs of the real suite in the background, and then the releases, which are needed later. Debian's
+# packages are installed first, because two programs cannot install packages at once.
 build_partners() {
   tests/system/runtimes/run.sh --install && tests/system/package/run.sh --install || return
   beside tests/system/runtimes/run.sh --build >"$CACHE/partners.log" 2>&1 &
   PARTNERS=$!
-  beside tests/system/package/run.sh --build >"$CACHE/releases.log" 2>&1 &
+  after "$PARTNERS" tests/system/package/run.sh --build >"$CACHE/releases.log" 2>&1 &
   RELEASES=$!
 }
 
@@ -321,6 +321,14 @@ build_partners() {
 # id of the process, and an interrupted run ends it.
 beside() {
   exec setsid chrt --idle 0 bash -c 'echo 19 >/proc/self/autogroup; exec "$@"' beside "$@"
+}
+
+# after PID COMMAND...: as `beside`, once the process has ended. An empty PID is none.
+after() {
+  local pid=$1
+  shift
+  # shellcheck disable=SC2016 # The inner shell expands these.
+  beside bash -c '[ -z "$0" ] || tail --pid="$0" -f /dev/null; exec "$@"' "$pid" "$@"
 }
 
 # Ends the sessions of `beside` that still run. bash's own kill would end the group of this script instead, because it
@@ -340,7 +348,7 @@ wait_for() {
 # Starts the fault simulation in the background, because the next steps often wait. Its clock is paused, so a busy machine
 # does not matter to it.
 begin_faults() {
-  beside "${SIMULATE[@]}" >"$CACHE/faults.log" 2>&1 &
+  after "${PARTNERS:-}" "${SIMULATE[@]}" >"$CACHE/faults.log" 2>&1 &
   FAULTS=$!
 }
 

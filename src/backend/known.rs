@@ -256,7 +256,10 @@ impl Known {
         // `criswitch status` has late lists and stats apart.
         let late_merged = self.late.iter().filter(|late| {
             let mut failures = self.failures.iter();
-            late.row.list().is_none() && failures.all(|it| it.row.name != late.row.name)
+            let mut lacking = self.lacking.iter();
+            late.row.list().is_none()
+                && failures.all(|it| it.row.name != late.row.name)
+                && lacking.all(|lack| lack.row.name != late.row.name)
         });
         let late_config = self.config_late;
         let late = late_reads

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use criswitch_cri::rpc::Row;
 
 /// The most unanswered requests of one RPC that criswitch repeats at once. Each takes a stream of the connection.
-const MOST_REPEATED: usize = 16;
+pub(crate) const MOST_REPEATED: usize = 16;
 /// The most unanswered requests of one RPC that wait to be repeated, with those that are being repeated.
 const MOST_LATE: usize = 256;
 /// The longest request that criswitch repeats, in bytes. A request for one item has about 70, and `ImageStatus` has the

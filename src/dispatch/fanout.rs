@@ -1,5 +1,5 @@
-//! Sends a call to several backends and merges their replies. A merged list of pods, containers or images is complete,
-//! or the call fails.
+//! Sends a call to several backends and merges their replies. A merged list of pods or containers is complete, or the
+//! call fails.
 
 pub(crate) mod fallback;
 pub(crate) mod images;

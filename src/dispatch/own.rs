@@ -171,7 +171,7 @@ impl<'a> OwnCalls<'a> {
         Ok(())
     }
 
-    /// Requests the file systems of the images by `row`.
+    /// Requests the file systems of the images by `row`, and keeps them.
     ///
     /// # Errors
     /// If the answer is an error or cannot be read.
@@ -181,7 +181,10 @@ impl<'a> OwnCalls<'a> {
             return Err(Failed::Answer(Box::new(answer)));
         }
         let message = self.backend.message(&answer)?;
-        Ok(readable(&self.switch.live(), None, self.backend, &message).map(drop)?)
+        if let Some(disks) = readable(&self.switch.live(), None, self.backend, &message)? {
+            self.backend.report_disks(&disks);
+        }
+        Ok(())
     }
 
     /// Sends the call of `row` without a filter. Returns the answer and the moment when it was sent.

@@ -125,9 +125,10 @@ impl Search<'_> {
         let answered = pin!(self.switch.question.ask(query));
         let answered = self.request.within(Duration::MAX, answered).await;
         answered.unwrap_or_else(|_| {
-            let live = self.switch.live();
-            let silent: Vec<_> = live
-                .backends
+            let silent: Vec<_> = self
+                .switch
+                .live()
+                .joined()
                 .iter()
                 .filter(|backend| backend.record.answered() < Some(begun))
                 .map(|backend| backend.unavailable(errors::BEFORE_DEADLINE))

@@ -88,8 +88,14 @@ impl TryResult {
         if !leftovers.is_empty() {
             progress(&format!("try: handler {}: {leftovers}\n", self.handler));
         }
-        let problem = format!("handler {}: {}", self.handler, failure?);
-        (!self.untested).then_some(problem)
+        let problem = failure.map(|why| {
+            if self.untested {
+                leftovers.as_str()
+            } else {
+                why
+            }
+        })?;
+        (!problem.is_empty()).then(|| format!("handler {}: {problem}", self.handler))
     }
 }
 

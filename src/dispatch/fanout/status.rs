@@ -221,11 +221,17 @@ async fn request_status(
                 backend.record.miss(&rpc::STATUS);
             }
             Err(late(backend))
+        })
+        .inspect_err(|why| {
+            if !errors::is_silence(why) {
+                backend.record.doubt(&rpc::STATUS);
+            }
         })?;
     let status = backend
         .message(&answer)
         .and_then(|message| keep_status(backend, forgets, &message))
         .inspect_err(|_| backend.record.doubt(&rpc::STATUS))?;
+    backend.record.note_answer(&rpc::STATUS, None);
     let said = StatusAnswer {
         backend: Arc::clone(backend),
         status,

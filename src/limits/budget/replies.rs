@@ -11,8 +11,8 @@ use crate::limits::places::User;
 /// criswitch's own user, and the large replies to calls that are not lists, such as `ExecSync`. So two parts are left
 /// for lists of root, and for small replies.
 const PARTS: usize = 3;
-/// How many of these parts one other user may take.
-const USER_PARTS: usize = 2;
+/// The divisor for what one other user leaves to the others of the memory of all other users.
+const LEFT: usize = 4;
 
 /// The memory for the replies of one backend.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Replies {
 
     /// The part of one other user.
     fn user(&self) -> UserReplies {
-        let all = self.others.limit() / PARTS * USER_PARTS;
+        let all = self.others.limit() - self.others.limit() / LEFT;
         UserReplies::of(self.others.part(all, None), part(&self.others))
     }
 
