@@ -373,8 +373,8 @@ impl Owners {
     /// The containers of `backend` whose pod its last list of pods lacked, although the containers were known when that
     /// list was requested.
     pub fn orphans(&self, backend: BackendId) -> Vec<&str> {
-        let its = self.without_pod(backend);
-        its.filter(|(_, container)| self.is_orphan(container))
+        self.without_pod(backend)
+            .filter(|(_, container)| self.is_orphan(container))
             .map(|(id, _)| id.as_str())
             .collect()
     }

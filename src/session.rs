@@ -424,8 +424,9 @@ async fn resend_runtime_config(
 /// that.
 async fn know_lacking(backend: &Backend, wire: &Wire) -> Infallible {
     let row = &rpc::POD_SANDBOX_STATS;
-    let asked = until_answered(|| backend.ask_own(Some(wire), row, frames::frame(&[])));
-    asked.await.ok();
+    until_answered(|| backend.ask_own(Some(wire), row, frames::frame(&[])))
+        .await
+        .ok();
     std::future::pending().await
 }
 
@@ -438,8 +439,9 @@ async fn know_cgroup_driver(own: OwnCalls<'_>) -> Infallible {
     } = own;
     if backend.record.learn(|known| known.owes_cgroup_driver) {
         let live = switch.live();
-        let asked = until_answered(|| sync::compare_cgroup_driver(&live, backend, wire));
-        asked.await.ok();
+        until_answered(|| sync::compare_cgroup_driver(&live, backend, wire))
+            .await
+            .ok();
     }
     std::future::pending().await
 }

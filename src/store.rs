@@ -303,8 +303,9 @@ impl Store {
     /// The backend's file can be neither written nor removed, or the register can be neither written nor renamed.
     pub fn save(&self, saved: Saved, answered: SystemTime) -> io::Result<Option<io::Error>> {
         let socket = saved.socket.clone();
-        let lost = self.write_or_remove(saved, answered)?;
-        Ok(lost.or(self.register(socket)?))
+        Ok(self
+            .write_or_remove(saved, answered)?
+            .or(self.register(socket)?))
     }
 
     fn write_or_remove(
@@ -540,8 +541,10 @@ fn read_register(
 
 /// Returns the number of the last run that wrote the register or a backend's file.
 fn newest_run(register: &Register, saved: &SavedBackends) -> u64 {
-    let runs = saved.values().map(|(saved, _)| saved.run);
-    runs.fold(register.run, u64::max)
+    saved
+        .values()
+        .map(|(saved, _)| saved.run)
+        .fold(register.run, u64::max)
 }
 
 fn older_register(path: &Path) -> String {

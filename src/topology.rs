@@ -134,8 +134,10 @@ impl Live {
     }
 
     fn auto_registered(&self) -> impl Iterator<Item = &Handler> {
-        let rows = self.table.handlers.iter();
-        rows.filter(|row| row.origin.is_none())
+        self.table
+            .handlers
+            .iter()
+            .filter(|row| row.origin.is_none())
     }
 
     /// The names of the automatically registered handlers of this backend.
@@ -239,8 +241,10 @@ impl Live {
 
     /// The backends with these ids, except removed backends.
     pub(crate) fn among(&self, ids: &BTreeSet<BackendId>) -> Vec<&Arc<Backend>> {
-        let backends = self.backends.iter();
-        backends.filter(|it| ids.contains(&it.id)).collect()
+        self.backends
+            .iter()
+            .filter(|it| ids.contains(&it.id))
+            .collect()
     }
 
     /// The name of a backend; "" if the backend was removed.
@@ -283,8 +287,12 @@ impl Live {
 
     /// Whether only one backend takes part in merged calls: its replies need no merge.
     pub(crate) fn is_alone(&self) -> bool {
-        let joined = self.backends.iter().filter(|backend| backend.has_joined());
-        joined.take(2).count() == 1
+        self.backends
+            .iter()
+            .filter(|backend| backend.has_joined())
+            .take(2)
+            .count()
+            == 1
     }
 
     /// Whether a row routes to the backend, so that it may get new pods.

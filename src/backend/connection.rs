@@ -113,13 +113,14 @@ impl Connection {
 
     /// Waits until the session has noticed that its connection takes no further calls.
     pub(super) async fn replaced(&self) {
-        let mut link = self.link.subscribe();
-        link.wait_for(|now| match &now.state {
-            State::Ready(wire) | State::Unresponsive(wire, _) => !wire.is_over(),
-            State::Connecting | State::Down(_) => true,
-        })
-        .await
-        .ok();
+        self.link
+            .subscribe()
+            .wait_for(|now| match &now.state {
+                State::Ready(wire) | State::Unresponsive(wire, _) => !wire.is_over(),
+                State::Connecting | State::Down(_) => true,
+            })
+            .await
+            .ok();
     }
 
     /// Waits until the backend is ready or removed.
@@ -131,8 +132,11 @@ impl Connection {
 
     /// Waits until more than `failures` connections have failed or ended.
     pub(crate) async fn lost(&self, failures: u64) {
-        let mut link = self.link.subscribe();
-        link.wait_for(|now| now.failures > failures).await.ok();
+        self.link
+            .subscribe()
+            .wait_for(|now| now.failures > failures)
+            .await
+            .ok();
     }
 }
 

@@ -105,8 +105,10 @@ impl Disks {
     }
 
     pub(crate) fn mountpoints(&self) -> Vec<String> {
-        let disks = self.disks.iter();
-        disks.map(|disk| disk.mountpoint.clone()).collect()
+        self.disks
+            .iter()
+            .map(|disk| disk.mountpoint.clone())
+            .collect()
     }
 
     /// Records the measured free space of each file system.

@@ -154,8 +154,11 @@ impl Known {
     /// The RPCs whose last answer cannot be used, also those whose client may be the cause. The latter are removed.
     pub(crate) fn take_unusable(&mut self) -> Vec<&'static Row> {
         let doubts = std::mem::take(&mut self.doubts);
-        let failing = self.failures.iter().map(|failure| failure.row);
-        failing.chain(doubts).collect()
+        self.failures
+            .iter()
+            .map(|failure| failure.row)
+            .chain(doubts)
+            .collect()
     }
 
     /// Stores the current `StatusResponse`. Returns whether it differs from the last one.
@@ -226,8 +229,9 @@ impl Known {
 
     /// Whether the cached list of this kind is served.
     pub(crate) fn is_from_cache(&self, list: List) -> bool {
-        let mut absent = self.absent.iter();
-        absent.any(|absence| absence.row.list() == Some(list) && !absence.omitted)
+        self.absent
+            .iter()
+            .any(|absence| absence.row.list() == Some(list) && !absence.omitted)
     }
 
     /// Whether the backend did not answer a call for a list of this kind in time, and has not answered since.
@@ -238,8 +242,9 @@ impl Known {
 
     /// The last answer to a call for this list, if it cannot be used.
     pub(crate) fn failure_of(&self, list: List) -> Option<&Failure> {
-        let mut failures = self.failures.iter();
-        failures.find(|failure| failure.row.list() == Some(list))
+        self.failures
+            .iter()
+            .find(|failure| failure.row.list() == Some(list))
     }
 
     /// The RPCs whose last answer cannot be used: those of merged calls, those that every runtime must have and that
@@ -250,8 +255,9 @@ impl Known {
             !lack.row.may_lack && failures.all(|it| !it.row.has_content_of(lack.row))
         });
         let late_reads = self.late_reads.rpcs().iter().filter(|late| {
-            let mut lacking = self.lacking.iter();
-            lacking.all(|lack| lack.row.name != late.row.name)
+            self.lacking
+                .iter()
+                .all(|lack| lack.row.name != late.row.name)
         });
         // `criswitch status` has late lists and stats apart.
         let late_merged = self.late.iter().filter(|late| {
@@ -270,8 +276,12 @@ impl Known {
                 since,
                 ..Failure::of(row)
             });
-        let failures = self.failures.iter().chain(required);
-        failures.cloned().chain(late).collect()
+        self.failures
+            .iter()
+            .chain(required)
+            .cloned()
+            .chain(late)
+            .collect()
     }
 
     /// Since when the backend has sent no usable status although it was asked; `None` if it has sent one.
@@ -301,8 +311,8 @@ impl Known {
 
     fn oldest(&self, is_wanted: impl Fn(List) -> bool) -> Option<Duration> {
         let served = self.absent.iter().filter(|absence| !absence.omitted);
-        let lists = served.filter_map(|absence| absence.row.list());
-        lists
+        served
+            .filter_map(|absence| absence.row.list())
             .filter(|list| is_wanted(*list))
             .filter_map(|list| self.lists.get(list))
             .map(Snapshot::age)
@@ -312,8 +322,10 @@ impl Known {
     /// How long replies to calls for stats have lacked current stats of the backend. `None` if the replies have them.
     pub fn stats_late_for(&self) -> Option<Duration> {
         let absences = self.late.iter().chain(&self.absent);
-        let stats = absences.filter(|absence| absence.row.is_stats());
-        stats.map(|absence| absence.since.elapsed()).max()
+        absences
+            .filter(|absence| absence.row.is_stats())
+            .map(|absence| absence.since.elapsed())
+            .max()
     }
 
     /// Whether the last reply to a call for stats omitted the backend.

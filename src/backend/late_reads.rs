@@ -133,8 +133,10 @@ impl LateReads {
         self.rpcs
             .iter()
             .flat_map(|late| {
-                let first = late.unanswered.iter().take(MOST_REPEATED);
-                first.map(|it| (late.row, it))
+                late.unanswered
+                    .iter()
+                    .take(MOST_REPEATED)
+                    .map(|it| (late.row, it))
             })
             .map(|(row, request)| (row, request.clone()))
             .collect()

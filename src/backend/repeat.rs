@@ -44,8 +44,9 @@ impl<B> Repeat<B> {
     fn repeats(&self, data: &[u8]) -> bool {
         let (in_header, in_message) = self.compared();
         let (header, message) = data.split_at(data.len().min(FRAME_HEADER - in_header));
-        let expected = frames::frame_header(self.cached.len());
-        expected.slice(in_header..).starts_with(header)
+        frames::frame_header(self.cached.len())
+            .slice(in_header..)
+            .starts_with(header)
             && self.cached.slice(in_message..).starts_with(message)
     }
 

@@ -140,8 +140,10 @@ impl Settings {
     pub fn cause(&self, status: &Status) -> String {
         let named = self.unavailable("");
         let message = status.message();
-        let cause = message.strip_prefix(named.message()).unwrap_or(message);
-        cause.to_owned()
+        message
+            .strip_prefix(named.message())
+            .unwrap_or(message)
+            .to_owned()
     }
 }
 

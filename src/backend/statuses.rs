@@ -94,8 +94,10 @@ impl Statuses {
 
     /// The kept statuses of this kind with their ids, the longest unused first.
     pub(crate) fn all(&self, kind: Kind) -> impl Iterator<Item = (&str, &ItemStatus)> {
-        let kept = self.kept.iter().rev();
-        kept.filter_map(move |((of, id), status)| (*of == kind).then_some((id.as_str(), status)))
+        self.kept
+            .iter()
+            .rev()
+            .filter_map(move |((of, id), status)| (*of == kind).then_some((id.as_str(), status)))
     }
 
     /// Drops the statuses of items that may have changed.

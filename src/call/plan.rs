@@ -122,8 +122,10 @@ pub(crate) fn awaited(request: &Request) -> Vec<Arc<Backend>> {
 
 /// Whether the request asks with an empty id whether the node has the RPC.
 fn is_probe(request: &Request) -> bool {
-    let probe = request.row.probe();
-    probe.is_some_and(|(_, path)| protobuf::string(&request.message(), path) == Ok(""))
+    request
+        .row
+        .probe()
+        .is_some_and(|(_, path)| protobuf::string(&request.message(), path) == Ok(""))
 }
 
 /// Whether a call of this RPC may go to all backends.

@@ -302,7 +302,10 @@ impl Knowledge<'_> {
 
     /// The backends of `all` that are in `backends`, in the order of `all`.
     fn among(&self, backends: &[BackendId]) -> Vec<BackendId> {
-        let all = self.all.iter().copied();
-        all.filter(|id| backends.contains(id)).collect()
+        self.all
+            .iter()
+            .copied()
+            .filter(|id| backends.contains(id))
+            .collect()
     }
 }

@@ -30,8 +30,9 @@ pub(crate) struct Places {
 impl Places {
     /// Whether one of the permits is of `limit`.
     pub(crate) fn has(&self, limit: &CountLimit) -> bool {
-        let mut permits = self.permits.iter();
-        permits.any(|permit| Arc::ptr_eq(permit.semaphore(), &limit.free))
+        self.permits
+            .iter()
+            .any(|permit| Arc::ptr_eq(permit.semaphore(), &limit.free))
     }
 }
 

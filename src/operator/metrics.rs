@@ -296,8 +296,10 @@ fn reply(request: &http::Request<Incoming>, switch: &Switch) -> http::Response<F
 /// A page in Prometheus' text format as OpenMetrics, which names the family of a counter without `_total` and ends with
 /// a line of its own (OpenMetrics 1.0).
 fn open_metrics(page: &str) -> String {
-    let lines = page.lines().map(open_metrics_line);
-    lines.chain(["# EOF\n".to_owned()]).collect()
+    page.lines()
+        .map(open_metrics_line)
+        .chain(["# EOF\n".to_owned()])
+        .collect()
 }
 
 fn open_metrics_line(line: &str) -> String {

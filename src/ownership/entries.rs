@@ -281,14 +281,19 @@ pub(super) fn with_prefix<'a, T>(
     entries: &'a Entries<T>,
     prefix: &str,
 ) -> Vec<(&'a str, BackendId)> {
-    let hits = entries.iter().filter(|(id, _)| id.starts_with(prefix));
-    hits.map(|(id, entry)| (id.as_str(), entry.backend))
+    entries
+        .iter()
+        .filter(|(id, _)| id.starts_with(prefix))
+        .map(|(id, entry)| (id.as_str(), entry.backend))
         .collect()
 }
 
 pub(super) fn of<T>(entries: &Entries<T>, backend: BackendId) -> Ids<'_> {
-    let its = entries.iter().filter(|(_, entry)| is_of(entry, backend));
-    its.map(|(id, _)| id.as_str()).collect()
+    entries
+        .iter()
+        .filter(|(_, entry)| is_of(entry, backend))
+        .map(|(id, _)| id.as_str())
+        .collect()
 }
 
 /// The ids that other backends than `backend` own because they listed them after `since`.
@@ -304,15 +309,20 @@ pub(super) fn is_of<T>(entry: &Entry<T>, backend: BackendId) -> bool {
 
 /// Marks the listed entries of `backend` as restored from the saved state.
 pub(super) fn restore<T>(entries: &mut Entries<T>, backend: BackendId) {
-    let its = entries.values_mut().filter(|entry| is_of(entry, backend));
-    its.filter(|entry| entry.source == Evidence::Listed)
+    entries
+        .values_mut()
+        .filter(|entry| is_of(entry, backend))
+        .filter(|entry| entry.source == Evidence::Listed)
         .for_each(|entry| entry.source = Evidence::Saved);
 }
 
 /// The number of items in `list` that are mislabelled.
 pub(super) fn mislabelled<T>(list: &[u8], shape: &impl Shape<T>) -> usize {
-    let items = items(list).unwrap_or_default().into_iter();
-    items.filter(|(_, item)| shape.is_mislabelled(item)).count()
+    items(list)
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|(_, item)| shape.is_mislabelled(item))
+        .count()
 }
 
 /// The owner and the next owner of each id that several backends list.

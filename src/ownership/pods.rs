@@ -29,8 +29,10 @@ impl Pods {
 
     /// Whether `backend` has a pod that it first listed after `mark` and that was not created through criswitch.
     pub fn has_pod_since(&self, backend: BackendId, Mark(mark): Mark) -> bool {
-        let mut its = self.by_id.values().filter(|pod| is_of(pod, backend));
-        its.any(|pod| pod.source != Evidence::Created && pod.first > mark)
+        self.by_id
+            .values()
+            .filter(|pod| is_of(pod, backend))
+            .any(|pod| pod.source != Evidence::Created && pod.first > mark)
     }
 }
 

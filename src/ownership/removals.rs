@@ -82,8 +82,11 @@ impl Removals {
 
     /// The backend of the last removed pod with this uid.
     pub fn last_with_uid(&self, uid: &str) -> Option<BackendId> {
-        let mut removed = self.0.iter().rev();
-        removed.find(|it| it.uid.as_deref() == Some(uid))?.backend
+        self.0
+            .iter()
+            .rev()
+            .find(|it| it.uid.as_deref() == Some(uid))?
+            .backend
     }
 }
 

@@ -38,8 +38,12 @@ pub(crate) fn own_items(
     if !missing.is_empty() {
         return None;
     }
-    let own = owners.own(kind, backend.id, &items, owners.mark()).ok()?;
-    Some(own.unwrap_or(items))
+    Some(
+        owners
+            .own(kind, backend.id, &items, owners.mark())
+            .ok()?
+            .unwrap_or(items),
+    )
 }
 
 /// Whether `backend` has listed a pod after its last list of containers, and the pod was not created through criswitch.

@@ -142,8 +142,10 @@ pub(crate) fn pods_by_handler(table: &Table, owners: &Owners) -> BTreeMap<String
         let known = counts.contains_key(handler);
         *counts.entry(if known { handler } else { "" }).or_default() += 1;
     }
-    let counts = counts.into_iter();
-    counts.map(|(name, pods)| (name.to_owned(), pods)).collect()
+    counts
+        .into_iter()
+        .map(|(name, pods)| (name.to_owned(), pods))
+        .collect()
 }
 
 /// Requests the handlers of the pods that a backend lists without a handler. Several requests are in flight, so that a

@@ -72,8 +72,7 @@ impl<'r> ImageReference<'r> {
     /// # Errors
     /// If the `Image` is not valid protobuf.
     pub(crate) fn is_name_of(&self, image: &[u8]) -> Result<bool, Malformed> {
-        let mut names = names_of(image)?;
-        Ok(names.any(|name| self.names.iter().any(|own| own == name)))
+        Ok(names_of(image)?.any(|name| self.names.iter().any(|own| own == name)))
     }
 }
 

@@ -538,6 +538,8 @@ fn all_created<'a>(backend: &Backend, reply: &'a [u8], path: Path) -> Result<Vec
         return Err(backend.bad_reply(&cause));
     }
     let items = protobuf::all_bytes(reply, items).map_err(malformed)?;
-    let ids = items.into_iter().map(|item| created(backend, item, id));
-    ids.collect()
+    items
+        .into_iter()
+        .map(|item| created(backend, item, id))
+        .collect()
 }

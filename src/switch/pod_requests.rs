@@ -177,8 +177,11 @@ impl PodRequests {
     pub(crate) fn is_awaited(&mut self, store: BackendId, image: &[u8]) -> Result<bool, Malformed> {
         self.forget_old();
         let names = ImageNames::of(image)?;
-        let mut theirs = self.asking.iter().filter(|it| it.stores.contains(&store));
-        Ok(theirs.any(|pod| names.have(&pod.id) || names.have(&pod.reference)))
+        Ok(self
+            .asking
+            .iter()
+            .filter(|it| it.stores.contains(&store))
+            .any(|pod| names.have(&pod.id) || names.have(&pod.reference)))
     }
 
     /// Records that a call for the user of this image has failed. The kubelet then starts the pods with this image
@@ -186,8 +189,10 @@ impl PodRequests {
     pub(crate) fn fail(&mut self, image: &str) {
         let until = Instant::now() + FAILED;
         let image = AskedImage::of(image);
-        let theirs = self.asking.iter_mut().filter(|pod| pod.asks_for(&image));
-        theirs.for_each(|pod| pod.until = pod.until.min(until));
+        self.asking
+            .iter_mut()
+            .filter(|pod| pod.asks_for(&image))
+            .for_each(|pod| pod.until = pod.until.min(until));
     }
 
     fn forget_old(&mut self) {

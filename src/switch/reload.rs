@@ -98,8 +98,11 @@ impl ReloadQueue {
             {
                 let reloads = self.outcomes.lock();
                 if reloads.count >= wanted {
-                    let mut recent = reloads.recent.iter();
-                    return recent.find(|outcome| outcome.number == wanted).cloned();
+                    return reloads
+                        .recent
+                        .iter()
+                        .find(|outcome| outcome.number == wanted)
+                        .cloned();
                 }
             }
             ended.await;
@@ -164,8 +167,10 @@ pub async fn reload_beside(switch: &Switch, loaded: Result<Config, Problems>) ->
 
 /// The sockets of the current backends.
 pub(super) fn known_sockets(live: &Live) -> Vec<Address> {
-    let sockets = live.backends.iter().map(|backend| backend.socket.clone());
-    sockets.collect()
+    live.backends
+        .iter()
+        .map(|backend| backend.socket.clone())
+        .collect()
 }
 
 /// Returns the `known` sockets and the sockets of the backends in `loaded`.

@@ -76,8 +76,9 @@ impl View<'_> {
                 let metrics = own.as_ref().unwrap_or(message);
                 let given = self.given.as_ref();
                 let fits = self.fits;
-                let fitted = fits.under_given_labels(&self.live, given, backend, metrics)?;
-                Ok(fitted.or(own))
+                Ok(fits
+                    .under_given_labels(&self.live, given, backend, metrics)?
+                    .or(own))
             }
             _ => self.without_others(list, backend, message),
         }

@@ -37,8 +37,7 @@ impl NodeHealth {
         if service.is_empty() {
             return Some(self.node);
         }
-        let mut backends = self.backends.iter();
-        Some(backends.find(|(name, _)| **name == *service)?.1)
+        Some(self.backends.iter().find(|(name, _)| **name == *service)?.1)
     }
 }
 

@@ -43,13 +43,18 @@ pub(crate) fn undo(changes: &Changes, before: &Live, after: &Live) -> Vec<Undo> 
 /// The automatically registered handlers that several backends report, and that the backend which has the handler keeps
 /// only until a row or the reload takes the handler away.
 fn lost_auto_registered<'l>(before: &'l Live, after: &Live) -> Vec<&'l String> {
-    let kept = before.disputed.iter().filter(|it| it.kept_by.is_some());
-    kept.filter(|was| {
-        let mut disputed = after.disputed.iter();
-        !disputed.any(|is| is.handler == was.handler && is.kept_by == was.kept_by)
-    })
-    .map(|dispute| &dispute.handler)
-    .collect()
+    before
+        .disputed
+        .iter()
+        .filter(|it| it.kept_by.is_some())
+        .filter(|was| {
+            !after
+                .disputed
+                .iter()
+                .any(|is| is.handler == was.handler && is.kept_by == was.kept_by)
+        })
+        .map(|dispute| &dispute.handler)
+        .collect()
 }
 
 fn of_lost(name: &str) -> Undo {

@@ -184,8 +184,9 @@ impl Family {
         let is_in = |kinds: &[RuntimeKind]| kind.is_some_and(|kind| kinds.contains(&kind));
         let whole = is_in(self.all_works_in).then_some(rule(self.any));
         let parts = self.works.iter().filter(|(kinds, _)| is_in(kinds));
-        let rules = whole.into_iter().chain(parts.map(|(_, about)| *about));
-        rules
+        whole
+            .into_iter()
+            .chain(parts.map(|(_, about)| *about))
             .flat_map(|about| about.fields(pod))
             .map(|field| field.name)
             .collect()

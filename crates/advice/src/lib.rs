@@ -273,8 +273,11 @@ impl Limit {
 
     /// The fields that the limit is about, as in the API's documentation.
     pub fn field_names(&self) -> impl Iterator<Item = &'static str> {
-        let tests = self.about.any.iter().chain(self.about.and);
-        tests.flat_map(|test| test.fields.iter().copied())
+        self.about
+            .any
+            .iter()
+            .chain(self.about.and)
+            .flat_map(|test| test.fields.iter().copied())
     }
 }
 

@@ -427,8 +427,12 @@ fn mounts<'p>(pod: &'p Value, part: &Value) -> Vec<VolumeMount<'p>> {
         return Vec::new();
     };
     let volume = items(spec, "volumes").find(|volume| {
-        let parts = volume.as_object().into_iter().flatten();
-        parts.into_iter().any(|(_, it)| std::ptr::eq(it, part))
+        volume
+            .as_object()
+            .into_iter()
+            .flatten()
+            .into_iter()
+            .any(|(_, it)| std::ptr::eq(it, part))
     });
     let Some(name) = volume.and_then(|volume| volume.get("name")) else {
         return Vec::new();

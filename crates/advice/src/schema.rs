@@ -82,8 +82,10 @@ pub fn unknown_fields(
     near: impl Fn(&str, &[&'static str]) -> Option<&'static str>,
 ) -> Vec<UnknownField> {
     let places = PLACES.iter().flat_map(|(fields, known)| {
-        let found = on(fields, Is::OtherKey(known)).fields(pod).into_iter();
-        found.map(move |field| (field.name, *known))
+        on(fields, Is::OtherKey(known))
+            .fields(pod)
+            .into_iter()
+            .map(move |field| (field.name, *known))
     });
     places
         .filter(|(name, _)| !is_further_resource(name))

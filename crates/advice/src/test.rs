@@ -172,8 +172,10 @@ impl Test {
     /// The first value on the way to the fields that is neither a map nor a list although Kubernetes needs one there,
     /// with what Kubernetes needs. The test cannot look into such a value.
     pub fn misfit<'p>(&self, pod: &'p Value) -> Option<(PodField<'p>, &'static str)> {
-        let mut paths = self.fields.iter().flat_map(|field| paths(field));
-        paths.find_map(|path| misfit(pod, &path, ""))
+        self.fields
+            .iter()
+            .flat_map(|field| paths(field))
+            .find_map(|path| misfit(pod, &path, ""))
     }
 
     /// A CEL expression for each field. A policy leaves affinities to the scheduler.
@@ -262,10 +264,11 @@ impl Is {
             Is::LikeExcept(all, except) => {
                 text.is_some_and(|text| is_like(all, text) && !except.contains(&text))
             }
-            Is::Includes(text) => {
-                let mut items = value.as_array().into_iter().flatten();
-                items.any(|item| item == text)
-            }
+            Is::Includes(text) => value
+                .as_array()
+                .into_iter()
+                .flatten()
+                .any(|item| item == text),
             Is::Sysctl(all, except) => text.is_some_and(|text| {
                 let name = text.replace('/', ".");
                 (all.is_empty() || all.iter().any(|part| name.starts_with(part)))

@@ -60,8 +60,12 @@ impl NodeVerdict {
 }
 
 fn names(state: &State, is_wanted: impl Fn(&Backend) -> bool) -> Vec<String> {
-    let wanted = state.backends.iter().filter(|backend| is_wanted(backend));
-    wanted.map(|backend| backend.name.clone()).collect()
+    state
+        .backends
+        .iter()
+        .filter(|backend| is_wanted(backend))
+        .map(|backend| backend.name.clone())
+        .collect()
 }
 
 /// The first list that is not empty.
@@ -145,8 +149,11 @@ fn failing_rpcs(backend: &Backend) -> String {
             texts.collect::<Vec<_>>().join(", ")
         )
     });
-    let parts = lacks.into_iter().chain(others);
-    parts.collect::<Vec<_>>().join("; ")
+    lacks
+        .into_iter()
+        .chain(others)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 fn effect(state: &State, backend: &Backend) -> String {

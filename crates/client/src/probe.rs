@@ -170,8 +170,14 @@ pub fn probe_all(backends: &[BackendConfig], max_message: usize) -> anyhow::Resu
 
 /// The answer of the backend with this id. The probes are in the order of the table's backends.
 pub fn probe_of<'p>(table: &Table, probes: &'p [Probe], id: BackendId) -> Option<&'p Probe> {
-    let mut answers = table.backends.iter().zip(probes);
-    Some(answers.find(|(row, _)| row.id == id)?.1)
+    Some(
+        table
+            .backends
+            .iter()
+            .zip(probes)
+            .find(|(row, _)| row.id == id)?
+            .1,
+    )
 }
 
 /// The names and the answers of the backends that answered the probe.

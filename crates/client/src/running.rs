@@ -267,11 +267,14 @@ impl Running {
 /// # Errors
 /// No backend has this name.
 pub fn backend<'a>(state: &'a State, name: &str) -> anyhow::Result<&'a Backend> {
-    let mut backends = state.backends.iter();
-    backends.find(|it| it.name == name).with_context(|| {
-        let names = state.backends.iter().map(|it| it.name.as_str());
-        unknown_name("backend", name, names)
-    })
+    state
+        .backends
+        .iter()
+        .find(|it| it.name == name)
+        .with_context(|| {
+            let names = state.backends.iter().map(|it| it.name.as_str());
+            unknown_name("backend", name, names)
+        })
 }
 
 /// The error about a name that is none of these.

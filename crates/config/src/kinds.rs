@@ -83,8 +83,12 @@ impl RuntimeKind {
             .into_iter()
             .filter(|text| text.contains('/'))
             .find_map(|path| {
-                let shim = file_name(path).strip_prefix("containerd-shim-")?;
-                Some(shim.rsplit_once("-v")?.0)
+                Some(
+                    file_name(path)
+                        .strip_prefix("containerd-shim-")?
+                        .rsplit_once("-v")?
+                        .0,
+                )
             });
         let shim = match (by_path, program.path) {
             (Some(shim), _) => shim,

@@ -276,8 +276,9 @@ impl Config {
         for file in files {
             written.read(file, &mut problems);
         }
-        let config = check::check(files, &written, &Place::start(0, main), &mut problems);
-        config.filter(|_| problems.is_empty()).ok_or(problems)
+        check::check(files, &written, &Place::start(0, main), &mut problems)
+            .filter(|_| problems.is_empty())
+            .ok_or(problems)
     }
 }
 
@@ -340,8 +341,8 @@ impl Table {
     pub fn names_of(&self, backend: BackendId) -> NamesOfHandlers<'_> {
         let mut names: HashMap<&str, (&str, bool)> = HashMap::new();
         for row in self.handlers.iter().filter(|row| row.backend == backend) {
-            let first = names.entry(&row.backend_handler);
-            first
+            names
+                .entry(&row.backend_handler)
                 .and_modify(|(_, is_one_of_several)| *is_one_of_several = true)
                 .or_insert((&row.name, false));
         }

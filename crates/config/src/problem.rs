@@ -202,8 +202,11 @@ impl Problems {
 
 /// The problems as text, one on each line.
 pub fn lines(problems: &[admin::Problem]) -> String {
-    let lines = problems.iter().map(ToString::to_string);
-    lines.collect::<Vec<_>>().join("\n")
+    problems
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The hint for a misspelt name: the nearest known name, else all known names.
@@ -227,8 +230,10 @@ pub fn near<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
     let distances = known
         .iter()
         .map(|name| (strsim::damerau_levenshtein(&folded, name), *name));
-    let near = distances.filter(|(distance, _)| *distance <= slips).min();
-    near.map(|(_, name)| name)
+    distances
+        .filter(|(distance, _)| *distance <= slips)
+        .min()
+        .map(|(_, name)| name)
 }
 
 fn quoted(names: &[&str]) -> String {

@@ -52,6 +52,9 @@ pub(super) fn user(text: &str) -> Result<UserId, Wrong> {
 /// The directories above `path`, after all symbolic links are resolved; none if `path` does not exist yet.
 fn directories_above(path: &Path) -> Vec<PathBuf> {
     let real = path.canonicalize().unwrap_or_default();
-    let above = real.ancestors().skip(1).map(Path::to_owned);
-    above.filter(|path| path.is_absolute()).collect()
+    real.ancestors()
+        .skip(1)
+        .map(Path::to_owned)
+        .filter(|path| path.is_absolute())
+        .collect()
 }

@@ -167,8 +167,7 @@ pub(super) fn duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
     if limits.unlimited && text == UNLIMITED {
         return Ok(Duration::MAX);
     }
-    let checked = limited_duration(text, limits);
-    checked.map_err(|mut wrong| {
+    limited_duration(text, limits).map_err(|mut wrong| {
         if limits.unlimited {
             wrong.hint += &format!(" or {UNLIMITED:?}");
         }
@@ -243,8 +242,10 @@ pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, Wrong> {
         return Err(wrong(what.into(), "\"16MiB\""));
     }
     let most = limits.most.parse().unwrap_or(ByteSize(u64::MAX));
-    let bytes = usize::try_from(size.as_u64()).ok().filter(|_| size <= most);
-    bytes.ok_or_else(|| too_large(text, "above", limits))
+    usize::try_from(size.as_u64())
+        .ok()
+        .filter(|_| size <= most)
+        .ok_or_else(|| too_large(text, "above", limits))
 }
 
 /// A size as written in a file, exact to the byte.

@@ -30,8 +30,11 @@ impl Fingerprint {
         drop_ins.hash(&mut hasher);
         let drop_ins = drop_ins.iter().flatten().map(AsRef::as_ref);
         for path in iter::once(main).chain(drop_ins) {
-            let file = fs::metadata(path).map_err(|error| error.kind());
-            file.as_ref().map(files::version).hash(&mut hasher);
+            fs::metadata(path)
+                .map_err(|error| error.kind())
+                .as_ref()
+                .map(files::version)
+                .hash(&mut hasher);
         }
         Fingerprint(hasher.finish())
     }

@@ -74,6 +74,10 @@ pub fn ago(time: &str) -> String {
 
 /// The duration in its two largest units, such as `1h 5m`. Fractions of a second are dropped.
 pub fn span(time: Duration) -> String {
-    let time = humantime::format_duration(Duration::from_secs(time.as_secs())).to_string();
-    time.split(' ').take(2).collect::<Vec<_>>().join(" ")
+    humantime::format_duration(Duration::from_secs(time.as_secs()))
+        .to_string()
+        .split(' ')
+        .take(2)
+        .collect::<Vec<_>>()
+        .join(" ")
 }

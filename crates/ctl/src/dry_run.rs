@@ -63,8 +63,11 @@ fn of_changes(plan: &PlanReloadResponse, changes: &Changes) -> Vec<String> {
         (false, false) => Some(REST),
         (true, false) => None,
     };
-    let heading = heading.map(str::to_owned);
-    heading.into_iter().chain(lines.iter().cloned()).collect()
+    heading
+        .map(str::to_owned)
+        .into_iter()
+        .chain(lines.iter().cloned())
+        .collect()
 }
 
 fn of_undo(undo: &Undo) -> String {

@@ -81,12 +81,15 @@ fn backends<'a>(
     table: &'a Table,
     probes: &'a [Probe],
 ) -> impl Iterator<Item = (&'a str, &'a Probed)> {
-    let answered = table.backends.iter().zip(probes);
-    answered.filter_map(|(backend, probe)| {
-        let mut rows = table.handlers.iter();
-        (backend.auto_register || rows.any(|row| row.backend == backend.id))
-            .then_some((backend.name.as_str(), probe.as_ref().ok()?))
-    })
+    table
+        .backends
+        .iter()
+        .zip(probes)
+        .filter_map(|(backend, probe)| {
+            let mut rows = table.handlers.iter();
+            (backend.auto_register || rows.any(|row| row.backend == backend.id))
+                .then_some((backend.name.as_str(), probe.as_ref().ok()?))
+        })
 }
 
 /// The rows of `[handlers]` whose backends answered the probe, each with the name and the answers of its backend.

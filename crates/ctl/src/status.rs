@@ -458,11 +458,16 @@ fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
 }
 
 fn lost_nri() -> io::Result<Vec<String>> {
-    let lost = collisions::lost_nri()?;
-    Ok(lost.iter().map(ToString::to_string).collect())
+    Ok(collisions::lost_nri()?
+        .iter()
+        .map(ToString::to_string)
+        .collect())
 }
 
 fn objects<'a>(json: &'a mut Json, list: &str) -> impl Iterator<Item = &'a mut Map<String, Json>> {
-    let rows = json.get_mut(list).and_then(Json::as_array_mut);
-    rows.into_iter().flatten().filter_map(Json::as_object_mut)
+    json.get_mut(list)
+        .and_then(Json::as_array_mut)
+        .into_iter()
+        .flatten()
+        .filter_map(Json::as_object_mut)
 }

@@ -447,8 +447,9 @@ impl<'a> Tried<'a> {
         self.steps.say("result", &result);
         if let Some(cost) = &self.cost {
             self.steps.say("row", &row::line(&cost.overhead()));
-            let notes = cost.notes();
-            notes.iter().for_each(|note| self.steps.say("note", note));
+            cost.notes()
+                .iter()
+                .for_each(|note| self.steps.say("note", note));
         }
         if let Some(Ok(written)) = &self.written {
             self.steps.say("written", &written.text());

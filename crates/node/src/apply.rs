@@ -216,8 +216,9 @@ fn apply(
 
 /// Undoes the last changes of the journal. Returns a line for each file and action that it could not undo.
 fn undo(root: &Root<'_>) -> anyhow::Result<String> {
-    let mut journal = Journal::open(root)?;
-    Ok(journal.undo(&mut Runner::new(root, false))?.lines())
+    Ok(Journal::open(root)?
+        .undo(&mut Runner::new(root, false))?
+        .lines())
 }
 
 /// Prints the end of an undo that has left these.

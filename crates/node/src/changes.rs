@@ -114,8 +114,10 @@ impl Files<'_> {
     fn new_directories(&self, path: &Path) -> Vec<PathBuf> {
         let real = self.root.at(path);
         let below = real.ancestors().count() - path.ancestors().count();
-        let directories = real.parent().map(missing).into_iter().flatten();
-        directories
+        real.parent()
+            .map(missing)
+            .into_iter()
+            .flatten()
             .map(|directory| directory.components().skip(below + 1).collect::<PathBuf>())
             .map(|parts| Path::new("/").join(parts))
             .collect()

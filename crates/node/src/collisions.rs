@@ -60,8 +60,10 @@ pub fn lost_sockets(table: &Table) -> Vec<Finding> {
 /// # Errors
 /// The sockets of the machine are not known.
 pub fn lost_nri() -> io::Result<Vec<Finding>> {
-    let lost = sockets::lost_sockets(is_nri, |_| false)?;
-    Ok(lost.iter().map(of_socket).collect())
+    Ok(sockets::lost_sockets(is_nri, |_| false)?
+        .iter()
+        .map(of_socket)
+        .collect())
 }
 
 /// Whether the name of the socket is usual for NRI, such as `nri.sock` or `crio-nri.sock`.

@@ -502,8 +502,9 @@ impl<'a> Journal<'a> {
     }
 
     fn make_change(&self, change: &FileChange) -> anyhow::Result<()> {
-        let made = self.files.make(change);
-        made.with_context(|| format!("cannot change {}", change.path.display()))
+        self.files
+            .make(change)
+            .with_context(|| format!("cannot change {}", change.path.display()))
     }
 
     /// The number of the last specification; zero without one.

@@ -153,8 +153,11 @@ fn start(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
         Unit::is_stopped("criswitch.service") == Some(false)
     } else {
         facts.root.processes().iter().any(|(_, line)| {
-            let program = line.split('\0').next().map(Path::new);
-            program.and_then(Path::file_name) == Some("criswitchd".as_ref())
+            line.split('\0')
+                .next()
+                .map(Path::new)
+                .and_then(Path::file_name)
+                == Some("criswitchd".as_ref())
         })
     };
     if is_active && before.is_empty() {

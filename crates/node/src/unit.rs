@@ -163,8 +163,11 @@ impl Unit {
     pub(super) fn values(&self, key: &str) -> Vec<&Word> {
         let lines = self.lines.iter().filter(|(name, _)| name == key);
         let values: Vec<_> = lines.map(|(_, value)| value).collect();
-        let mut runs = values.rsplit(|value| value.text.is_empty());
-        runs.next().unwrap_or_default().to_vec()
+        values
+            .rsplit(|value| value.text.is_empty())
+            .next()
+            .unwrap_or_default()
+            .to_vec()
     }
 
     /// The words of the last `ExecStart=`, with the values of the environment variables. Reports the environment files
@@ -302,8 +305,12 @@ fn is_hidden(path: &Path) -> bool {
 /// The files of a unit of this machine, as systemd reports them; `None` if no systemd answers.
 fn reported_files(name: &str) -> Option<Vec<PathBuf>> {
     let [unit, drop_ins] = properties(name, ["FragmentPath", "DropInPaths"])?;
-    let files = unit.split_whitespace().chain(drop_ins.split_whitespace());
-    Some(files.map(PathBuf::from).collect())
+    Some(
+        unit.split_whitespace()
+            .chain(drop_ins.split_whitespace())
+            .map(PathBuf::from)
+            .collect(),
+    )
 }
 
 /// The values of these properties of a unit of this machine; `None` if no systemd answers.

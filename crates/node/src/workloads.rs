@@ -107,20 +107,22 @@ fn workloads(pods: Vec<PodSandbox>, containers: Vec<Container>) -> Workloads {
 
 /// The changes of the pods and containers that ran.
 fn changes(before: &Workloads, now: &Workloads, ended: &BTreeSet<String>) -> Vec<String> {
-    let ran = before.iter().filter(|(_, was)| was.runs);
-    ran.filter_map(|(id, was)| {
-        let how = match now.get(id) {
-            None => "is gone",
-            Some(is) if is.created_at != was.created_at => "was created again",
-            Some(is) if is.runs => return None,
-            Some(_) if was.is_replaced(now) => "was restarted",
-            Some(_) if ended.contains(id) => return None,
-            Some(_) if has_ended_with_containers(id, before, ended) => return None,
-            Some(_) => "was stopped",
-        };
-        Some(format!("{} {how}", was.name))
-    })
-    .collect()
+    before
+        .iter()
+        .filter(|(_, was)| was.runs)
+        .filter_map(|(id, was)| {
+            let how = match now.get(id) {
+                None => "is gone",
+                Some(is) if is.created_at != was.created_at => "was created again",
+                Some(is) if is.runs => return None,
+                Some(_) if was.is_replaced(now) => "was restarted",
+                Some(_) if ended.contains(id) => return None,
+                Some(_) if has_ended_with_containers(id, before, ended) => return None,
+                Some(_) => "was stopped",
+            };
+            Some(format!("{} {how}", was.name))
+        })
+        .collect()
 }
 
 /// Whether all containers of a pod that ran have ended on their own: then the kubelet stops the pod.

@@ -58,10 +58,11 @@ pub fn is_absence(error: &io::Error) -> bool {
 /// The file exists or cannot be written.
 pub fn write_new(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
     let mut file = create_new(path, mode)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    written.inspect_err(|_| {
-        std::fs::remove_file(path).ok();
-    })
+    file.write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .inspect_err(|_| {
+            std::fs::remove_file(path).ok();
+        })
 }
 
 /// Connects to the socket or named pipe at `path`. This blocks only if the socket's file system blocks.
@@ -168,8 +169,11 @@ impl Attributes {
     #[must_use]
     pub fn is_like(&self, other: &Attributes) -> bool {
         let own = |attributes: &Attributes| -> BTreeMap<_, _> {
-            let extended = attributes.extended.clone().unwrap_or_default().into_iter();
-            extended
+            attributes
+                .extended
+                .clone()
+                .unwrap_or_default()
+                .into_iter()
                 .filter(|(name, _)| !name.starts_with(SECURITY))
                 .collect()
         };
@@ -268,8 +272,11 @@ impl Sum for Usage {
 impl PodUsage {
     /// The usage outside of the pod's cgroup parent. No limit of the pod bounds it.
     pub fn outside(&self) -> Usage {
-        let processes = self.processes.iter().map(|process| process.usage);
-        processes.chain([self.in_other_cgroups]).sum()
+        self.processes
+            .iter()
+            .map(|process| process.usage)
+            .chain([self.in_other_cgroups])
+            .sum()
     }
 
     /// The least size of the file pages that the pod's processes use, but other cgroups are charged for, in bytes.

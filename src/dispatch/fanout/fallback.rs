@@ -246,8 +246,12 @@ impl Part<'_> {
             return None;
         }
         let message = whole_list(&switch.owners(), list, backend, &call.message())?;
-        let renamed = View::of(switch).shown(list, backend, &message).ok()?;
-        Some(renamed.unwrap_or(message))
+        Some(
+            View::of(switch)
+                .shown(list, backend, &message)
+                .ok()?
+                .unwrap_or(message),
+        )
     }
 
     /// The part of a list of pods or containers that [`Part::replacement`] has made, with the owners that are known
@@ -278,8 +282,12 @@ impl Part<'_> {
         if message.is_empty() && !listing.is_whole {
             return None;
         }
-        let changed = View::of(switch).shown(list, backend, &message).ok()?;
-        Some(changed.unwrap_or(message))
+        Some(
+            View::of(switch)
+                .shown(list, backend, &message)
+                .ok()?
+                .unwrap_or(message),
+        )
     }
 }
 
@@ -344,8 +352,9 @@ pub(crate) fn lists_problem(
     question: &Question,
     backend: &Backend,
 ) -> Option<String> {
-    let mut lists = List::OF_ITEMS.into_iter();
-    lists.find_map(|(list, _)| list_problem(live, owners, question, list, backend))
+    List::OF_ITEMS
+        .into_iter()
+        .find_map(|(list, _)| list_problem(live, owners, question, list, backend))
 }
 
 /// Whether merged lists of all pods and of all containers would succeed now. Cached lists count for backends that do
@@ -412,8 +421,11 @@ fn still_owned(
         items.contains(id) && (pod.is_empty() || is_in_pod(owners, id, pod))
     })
     .ok()?;
-    let inside = without_inside(*list, &left, |id| containers.contains(id)).ok()?;
-    Some(inside.unwrap_or(left))
+    Some(
+        without_inside(*list, &left, |id| containers.contains(id))
+            .ok()?
+            .unwrap_or(left),
+    )
 }
 
 /// Whether the id of the container's pod begins with `pod`.

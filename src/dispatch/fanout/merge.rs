@@ -190,8 +190,8 @@ pub fn common_features(all: &[Bytes]) -> Result<Bytes, Malformed> {
         .map(|field| Ok(field?.number))
         .collect::<Result<_, Malformed>>()?;
     numbers.retain(|number| {
-        let mut known = features::OF_RUNTIME.iter();
-        known
+        features::OF_RUNTIME
+            .iter()
             .find(|it| it.number == *number)
             .is_none_or(Feature::is_served)
     });

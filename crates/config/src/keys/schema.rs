@@ -39,8 +39,7 @@ fn properties(table: &str) -> impl Iterator<Item = (String, Value)> {
     of_table(table).map(|key| {
         let mut property = of_kind(key);
         let default = key.default.map(|default| {
-            let value = serde_json::from_str(&key.quoted(default));
-            value.unwrap_or_else(|_| json!(default))
+            serde_json::from_str(&key.quoted(default)).unwrap_or_else(|_| json!(default))
         });
         if let Some(fields) = property.as_object_mut() {
             fields.insert("description".to_owned(), json!(key.help));

@@ -154,8 +154,8 @@ fn take_any<'a>(rest: &mut &'a [u8]) -> Result<(u32, Value<'a>), Malformed> {
             Value::Bytes(bytes)
         }
         other => {
-            let skipped = skip_field(other, number, rest, DecodeContext::default());
-            skipped.map_err(|_| Malformed::Encoding)?;
+            skip_field(other, number, rest, DecodeContext::default())
+                .map_err(|_| Malformed::Encoding)?;
             Value::Other
         }
     };

@@ -64,8 +64,10 @@ fn other_drivers(found: &[(&str, &Probed)]) -> Vec<String> {
 
 fn not_ready(found: &[(&str, &Probed)]) -> Vec<String> {
     let texts = found.iter().flat_map(|(name, found)| {
-        let texts = found.not_ready(&NEEDED).into_iter();
-        texts.map(move |what| format!("{name}: {what}"))
+        found
+            .not_ready(&NEEDED)
+            .into_iter()
+            .map(move |what| format!("{name}: {what}"))
     });
     texts.collect()
 }
@@ -108,8 +110,10 @@ fn silent(discovered: &Discovered) -> Vec<String> {
 }
 
 fn own(discovered: &Discovered) -> Vec<String> {
-    let sockets = discovered.own.iter().map(|place| &place.socket);
-    sockets
+    discovered
+        .own
+        .iter()
+        .map(|place| &place.socket)
         .map(|socket| format!("{socket} is a socket of criswitch, not of a backend."))
         .collect()
 }
@@ -127,8 +131,7 @@ fn lost_features(found: &[(&str, &Probed)]) -> Vec<String> {
             .filter(|(_, found)| !found.feature_names().contains(&feature))
             .map(|(name, _)| *name)
             .collect();
-        let features = lost.entry(lacking.join(", ")).or_default();
-        features.push(feature);
+        lost.entry(lacking.join(", ")).or_default().push(feature);
     }
     lost.remove("");
     lost.iter()

@@ -83,8 +83,10 @@ impl NodeFacts {
         };
         let config = self.toml(path)?;
         let has = |flag: &str, values: &[&str]| {
-            let value = config.get("runsc_config").and_then(|it| it.get(flag));
-            value.is_some_and(|it| values.contains(&it.to_string().trim_matches(['"', '\''])))
+            config
+                .get("runsc_config")
+                .and_then(|it| it.get(flag))
+                .is_some_and(|it| values.contains(&it.to_string().trim_matches(['"', '\''])))
         };
         Some(has(flag, values) || flag == "host-uds" && has(OLD_HOST_UDS, &TRUE))
     }

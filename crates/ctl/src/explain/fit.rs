@@ -376,8 +376,10 @@ impl PodFits {
 
     /// The fields that were not judged, as they are named in the file.
     fn not_judged<'f>(&'f self, fit: &'f HandlerFit) -> impl Iterator<Item = String> + 'f {
-        let fields = fit.judgement.not_judged.iter();
-        fields.map(|field| self.pod.field(field))
+        fit.judgement
+            .not_judged
+            .iter()
+            .map(|field| self.pod.field(field))
     }
 
     fn reasons_json(&self, findings: &[LimitFinding]) -> Value {

@@ -132,20 +132,24 @@ fn last_change(state: &State, row: &Row) -> Option<RowChange> {
     if row.origin == AUTO_REGISTERED {
         return None;
     }
-    let recent = state.reloads.iter().flat_map(|reloads| &reloads.recent);
-    recent.rev().find_map(|outcome| {
-        let Some(reload::Result::Changes(changes)) = &outcome.result else {
-            return None;
-        };
-        let mut moves = changes.handlers_moved.iter();
-        let moved = moves.find(|moved| moved.name == row.name);
-        (moved.is_some() || changes.handlers_added.contains(&row.name)).then(|| RowChange {
-            reload: outcome.number,
-            at: outcome.at.clone(),
-            from: moved.map(|moved| moved.from.clone()),
-            to: moved.map_or(&row.backend, |moved| &moved.to).clone(),
+    state
+        .reloads
+        .iter()
+        .flat_map(|reloads| &reloads.recent)
+        .rev()
+        .find_map(|outcome| {
+            let Some(reload::Result::Changes(changes)) = &outcome.result else {
+                return None;
+            };
+            let mut moves = changes.handlers_moved.iter();
+            let moved = moves.find(|moved| moved.name == row.name);
+            (moved.is_some() || changes.handlers_added.contains(&row.name)).then(|| RowChange {
+                reload: outcome.number,
+                at: outcome.at.clone(),
+                from: moved.map(|moved| moved.from.clone()),
+                to: moved.map_or(&row.backend, |moved| &moved.to).clone(),
+            })
         })
-    })
 }
 
 /// Since when the row is as it is.

@@ -363,8 +363,10 @@ fn unknown_class_fields(object: &Object<'_>) -> Vec<String> {
         return Vec::new();
     }
     let fields = CLASS_FIELDS.into_iter().flat_map(|(place, known)| {
-        let fields = object.value.pointer(place).and_then(Value::as_object);
-        fields
+        object
+            .value
+            .pointer(place)
+            .and_then(Value::as_object)
             .into_iter()
             .flatten()
             .map(move |(key, _)| (&**key, known))
@@ -443,8 +445,10 @@ impl Manifest {
 fn without_image(pod: &Value) -> Option<String> {
     ["initContainers", "containers"].iter().find_map(|list| {
         let containers = pod["spec"].get(list)?.as_array()?;
-        let without = containers.iter().position(|it| it["image"].is_null());
-        without.map(|index| format!("spec.{list}[{index}]"))
+        containers
+            .iter()
+            .position(|it| it["image"].is_null())
+            .map(|index| format!("spec.{list}[{index}]"))
     })
 }
 

@@ -89,8 +89,11 @@ pub(super) struct Object<'o> {
 impl<'o> Object<'o> {
     /// A text of the object's metadata.
     pub(super) fn text(&self, field: &str) -> &'o str {
-        let value = self.value.get("metadata").and_then(|it| it.get(field));
-        value.and_then(Value::as_str).unwrap_or_default()
+        self.value
+            .get("metadata")
+            .and_then(|it| it.get(field))
+            .and_then(Value::as_str)
+            .unwrap_or_default()
     }
 
     pub(super) fn name(&self) -> String {
@@ -199,8 +202,9 @@ fn reaching(value: &Value) -> Option<&'static str> {
 
 /// Whether the value has the shape of a pod template.
 fn has_containers(value: &Value) -> bool {
-    let containers = value.pointer("/spec/containers");
-    containers.is_some_and(Value::is_array)
+    value
+        .pointer("/spec/containers")
+        .is_some_and(Value::is_array)
 }
 
 /// The path with a dot, for the names of the fields below it.

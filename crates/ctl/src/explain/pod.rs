@@ -38,8 +38,10 @@ struct ListedPod {
 pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<ExplainedPod> {
     let state = &daemon.state;
     let pods = daemon.pods.as_ref().map_err(String::clone).map(|pods| {
-        let meant = pods.iter().filter(|pod| is_meant(pod, subject));
-        meant.map(|pod| found(state, pod)).collect::<Vec<_>>()
+        pods.iter()
+            .filter(|pod| is_meant(pod, subject))
+            .map(|pod| found(state, pod))
+            .collect::<Vec<_>>()
     });
     let rejections: Vec<_> = rejections(state, subject).cloned().collect();
     let count = pods.as_ref().map_or(0, Vec::len);
@@ -55,8 +57,9 @@ pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<Explain
 /// Whether the subject is the NAMESPACE/NAME of the pod, or the beginning of its id.
 fn is_meant(pod: &PodSandbox, subject: &str) -> bool {
     if subject.contains('/') {
-        let metadata = pod.metadata.as_ref();
-        metadata.is_some_and(|it| format!("{}/{}", it.namespace, it.name) == subject)
+        pod.metadata
+            .as_ref()
+            .is_some_and(|it| format!("{}/{}", it.namespace, it.name) == subject)
     } else {
         subject.len() >= SHORTEST && pod.id.starts_with(subject)
     }

@@ -54,8 +54,7 @@ pub(super) fn objects(table: &Table) -> Vec<Value> {
 
 /// One line for each handler without a policy.
 pub(super) fn omitted(table: &Table) -> String {
-    let rows = table.handlers.iter().filter(|row| kind(row).is_none());
-    rows.map(|row| {
+    table.handlers.iter().filter(|row| kind(row).is_none()).map(|row| {
         let name = &row.name;
         format!(
             "criswitch: handler {name:?} has no policy, because its kind of runtime is unknown; set `kind` in its row under \

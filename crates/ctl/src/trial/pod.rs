@@ -504,8 +504,8 @@ fn new_uid() -> String {
 
 /// Whether a log has a line of standard output that ends with this text.
 fn has_line(log: &[u8], text: &str) -> bool {
-    let log = String::from_utf8_lossy(log);
-    log.lines()
+    String::from_utf8_lossy(log)
+        .lines()
         .any(|line| line.contains(" stdout ") && line.trim_end().ends_with(text))
 }
 

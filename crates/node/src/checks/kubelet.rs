@@ -25,8 +25,14 @@ const START_FIELD: usize = 19;
 const RESTART_FIRST: &str = "restarting the kubelet first";
 
 pub(super) fn layout(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
-    let unknown = facts.layout.as_ref().err();
-    Some(unknown.unwrap_or(&facts.kubelet_findings).clone())
+    Some(
+        facts
+            .layout
+            .as_ref()
+            .err()
+            .unwrap_or(&facts.kubelet_findings)
+            .clone(),
+    )
 }
 
 pub(super) fn image_endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {

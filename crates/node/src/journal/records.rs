@@ -58,8 +58,11 @@ pub(crate) struct ApplyFailure {
 
 impl Generation {
     pub(super) fn temporary(&self) -> Vec<Stage> {
-        let temporary = self.stages.iter().filter(|stage| stage.is_temporary);
-        temporary.cloned().collect()
+        self.stages
+            .iter()
+            .filter(|stage| stage.is_temporary)
+            .cloned()
+            .collect()
     }
 
     /// The changes of files, without temporary ones.
@@ -71,8 +74,9 @@ impl Generation {
     }
 
     pub(super) fn first_step(&self) -> String {
-        let mut changes = self.stages.iter().flat_map(|stage| &stage.changes);
-        changes
+        self.stages
+            .iter()
+            .flat_map(|stage| &stage.changes)
             .next()
             .map_or_else(String::new, |it| it.step.clone())
     }

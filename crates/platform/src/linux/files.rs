@@ -64,8 +64,9 @@ pub fn open_own(path: &Path) -> io::Result<Option<File>> {
 /// # Errors
 /// If it cannot be examined.
 pub fn runs_no_programs(path: &Path) -> io::Result<bool> {
-    let found = rustix::fs::statvfs(path)?;
-    Ok(found.f_flag.contains(StatVfsMountFlags::NOEXEC))
+    Ok(rustix::fs::statvfs(path)?
+        .f_flag
+        .contains(StatVfsMountFlags::NOEXEC))
 }
 
 /// Sets the mode of a file that `options` create.

@@ -69,8 +69,11 @@ fn value(output: &str, key: &str) -> Option<String> {
 /// The release in a version: `4.19.0-gvisor` in `Linux version 4.19.0-gvisor #1 SMP ...`. gVisor has no file with the
 /// release.
 fn release_in(version: &str) -> Option<String> {
-    let rest = version.strip_prefix("Linux version ")?;
-    rest.split_whitespace().next().map(str::to_owned)
+    version
+        .strip_prefix("Linux version ")?
+        .split_whitespace()
+        .next()
+        .map(str::to_owned)
 }
 
 impl Kernel {

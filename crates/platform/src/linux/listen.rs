@@ -117,10 +117,11 @@ impl Bound {
             _ => 0o711,
         };
         if let Some(directory) = path.parent() {
-            let made = files::make_directories(directory, directory_mode);
-            made.map_err(|source| BindError::Directory {
-                path: directory.to_owned(),
-                source,
+            files::make_directories(directory, directory_mode).map_err(|source| {
+                BindError::Directory {
+                    path: directory.to_owned(),
+                    source,
+                }
             })?;
         }
         let lock = lock(&path)?;
@@ -141,8 +142,7 @@ impl Bound {
 
 /// Returns the allowed users other than root.
 pub(super) fn others(allow: &[u32]) -> Vec<u32> {
-    let uids = allow.iter().copied();
-    uids.filter(|uid| *uid != ROOT).collect()
+    allow.iter().copied().filter(|uid| *uid != ROOT).collect()
 }
 
 impl SocketFile {

@@ -243,8 +243,10 @@ impl AsFd for PassedSocket {
 
 /// Returns the names of the passed descriptors. Without `LISTEN_FDNAMES`, all have the name "unknown".
 fn names() -> Result<Vec<String>, PassedError> {
-    let passed = sd_notify::listen_fds_with_names().map_err(PassedError::Names)?;
-    Ok(passed.map(|(_, name)| name).collect())
+    Ok(sd_notify::listen_fds_with_names()
+        .map_err(PassedError::Names)?
+        .map(|(_, name)| name)
+        .collect())
 }
 
 fn take(
@@ -278,8 +280,7 @@ fn acceptor(socket: UnixListener) -> io::Result<Acceptor> {
 }
 
 fn path(socket: &UnixListener) -> Option<PathBuf> {
-    let address = socket.local_addr().ok()?;
-    address.as_pathname().map(Path::to_owned)
+    socket.local_addr().ok()?.as_pathname().map(Path::to_owned)
 }
 
 /// Whether the socket's path and `listen` name the same file after links are resolved. For example, `/var/run` is a

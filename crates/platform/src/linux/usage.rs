@@ -188,8 +188,10 @@ impl CandidateProcess {
     /// The proportional set size, in bytes.
     fn pss(&self) -> Result<u64, ProcError> {
         let maps = self.process.smaps_rollup()?.memory_map_rollup.0;
-        let pss = maps.iter().filter_map(|map| map.extension.map.get(PSS));
-        Ok(pss.sum())
+        Ok(maps
+            .iter()
+            .filter_map(|map| map.extension.map.get(PSS))
+            .sum())
     }
 
     fn usage(&self) -> Result<ProcessUsage, ProcError> {

@@ -74,8 +74,8 @@ fn open(path: &Path) -> io::Result<DuplexPipeStream<Bytes>> {
         .custom_flags(OVERLAPPED)
         .security_qos_flags(IDENTIFICATION);
     let pipe = OwnedHandle::from(options.open(path)?);
-    let stream = DuplexPipeStream::try_from(pipe);
-    stream.map_err(|error| error.cause.unwrap_or(io::ErrorKind::InvalidInput.into()))
+    DuplexPipeStream::try_from(pipe)
+        .map_err(|error| error.cause.unwrap_or(io::ErrorKind::InvalidInput.into()))
 }
 
 fn is_busy(error: &io::Error) -> bool {

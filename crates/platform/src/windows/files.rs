@@ -32,8 +32,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 pub fn open_own(path: &Path) -> io::Result<Option<File>> {
     let mut options = File::options();
     let file = options.read(true).custom_flags(NO_LINK).open(path)?;
-    let is_file = file.metadata()?.is_file();
-    Ok(is_file.then_some(file))
+    Ok(file.metadata()?.is_file().then_some(file))
 }
 
 /// Changes nothing: Windows has no modes.

@@ -70,8 +70,9 @@ fn serve(_: Vec<OsString>) {
     };
     if let Err(error) = &served {
         // A failed write cannot be reported anywhere.
-        let log = LogFile::open().and_then(|mut log| log.write_all(error.as_bytes()));
-        log.ok();
+        LogFile::open()
+            .and_then(|mut log| log.write_all(error.as_bytes()))
+            .ok();
     }
     report(
         ServiceState::Stopped,

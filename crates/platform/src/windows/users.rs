@@ -92,8 +92,10 @@ impl fmt::Debug for Sid {
 impl fmt::Display for Sid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("S-1")?;
-        let mut numbers = self.numbers.iter().take(self.count);
-        numbers.try_for_each(|number| write!(f, "-{number}"))
+        self.numbers
+            .iter()
+            .take(self.count)
+            .try_for_each(|number| write!(f, "-{number}"))
     }
 }
 
