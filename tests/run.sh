@@ -22,6 +22,9 @@ CARGO_LLVM_COV_VERSION=0.9.1
 OLDEST_RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$TOP/Cargo.toml")
 FAILED=()
 SIMULATE=(cargo test --quiet --profile suite --locked --example chaos)
+# Tests read the commit in the first log line, and only a release build finds the commit itself. All steps have the same
+# value, so that no step builds again what another one has built.
+export CRISWITCH_COMMIT=0123456789ab
 # How many schedules the long simulation plays.
 SCHEDULES=1000000
 
@@ -302,8 +305,7 @@ many_tests() {
 # A test checks the manual pages with mandoc, but only if mandoc is installed.
 run_tests() {
   install mandoc || return
-  # A test reads the commit in the log line of a start. Only a release build finds the commit itself.
-  CRISWITCH_COMMIT=0123456789ab many_tests --no-fail-fast
+  many_tests --no-fail-fast
 }
 
 # Builds the programs of the real suite in the background, and then the releases, which are needed later. Debian's
@@ -360,10 +362,10 @@ test_faults() {
   return "$code"
 }
 
-# test_node [ARGUMENT...]: uses the debug binary, with the faults that it injects.
+# test_node [ARGUMENT...]: uses the programs of the tests, which inject faults.
 test_node() {
   wait_for "${PARTNERS:-}"
-  cargo build --quiet --locked --features criswitch-ctl/faults &&
+  cargo test --quiet --locked --no-run --test cli &&
     CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/debug/criswitch tests/system/node/run.sh "$@"
 }
 

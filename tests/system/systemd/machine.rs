@@ -213,7 +213,7 @@ impl Machine {
     }
 }
 
-/// A process in a network namespace of its own.
+/// A process in a network namespace that is not that of a machine.
 pub struct Neighbour(Child);
 
 impl Neighbour {
@@ -222,6 +222,43 @@ impl Neighbour {
         let pid = self.0.id().to_string();
         in_network(&pid, "bash", &["-c", &scrape("192.0.2.1")])
     }
+
+    /// Debian's Prometheus in the same namespace, which scrapes the machine each second.
+    pub fn prometheus(&self, directory: &Path) -> Neighbour {
+        let pid = self.0.id().to_string();
+        in_network(&pid, "ip", &["link", "set", "lo", "up"]);
+        let config = directory.join("prometheus.yaml");
+        let text = "scrape_configs:\n- job_name: criswitch\n  scrape_interval: 1s\n  scrape_timeout: 1s\n  \
+            static_configs:\n  - targets: ['192.0.2.1:9199']\n";
+        fs::write(&config, text).unwrap();
+        let mut command = inside(&pid, &tool("prometheus"));
+        command
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.tsdb.path={}", directory.display()))
+            .arg("--web.listen-address=127.0.0.1:9090")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        Neighbour(command.spawn().unwrap())
+    }
+
+    /// The answer of that Prometheus to a query; empty while it does not answer.
+    pub fn answer_of_prometheus(&self, query: &str) -> String {
+        let mut command = inside(&self.0.id().to_string(), &tool("promtool"));
+        command.args(["query", "instant", "http://127.0.0.1:9090", query]);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    }
+}
+
+/// The path of a program of Debian's Prometheus, which run.sh unpacks.
+fn tool(program: &str) -> String {
+    format!("{}/{program}", std::env::var("PROMETHEUS_TOOLS").unwrap())
+}
+
+/// A program in the network namespace of a process.
+fn inside(pid: &str, program: &str) -> Command {
+    let mut command = Command::new("nsenter");
+    command.args([&format!("--target={pid}"), "--net", program]);
+    command
 }
 
 impl Drop for Neighbour {
@@ -240,10 +277,7 @@ fn scrape(address: &str) -> String {
 
 /// Runs a program, which must succeed, in the network namespace of a process, and returns its output.
 fn in_network(pid: &str, program: &str, arguments: &[&str]) -> String {
-    let target = format!("--target={pid}");
-    let mut command = Command::new("nsenter");
-    command.args([&target, "--net", program]).args(arguments);
-    let output = command.output().unwrap();
+    let output = inside(pid, program).args(arguments).output().unwrap();
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(output.status.success(), "{program} {arguments:?}: {said}");
     said

@@ -163,6 +163,10 @@ async fn another_machine_reads_the_metrics_once_a_drop_in_has_its_network() {
             "{page}"
         );
     }
+    let directory = tempfile::tempdir().unwrap();
+    let _prometheus = neighbour.prometheus(directory.path());
+    let query = "criswitch_verdict{verdict=\"serving\"}";
+    until(async || neighbour.answer_of_prometheus(query).contains("=> 1 @")).await;
 }
 
 #[tokio::test]

@@ -72,7 +72,7 @@ main() {
   export WINEPREFIX=$HERE/prefix WINEDEBUG=-all WINESERVER=/usr/lib/wine/wineserver64
   trap end_wine EXIT
   make_prefix
-  export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=$WINE CRISWITCH_COMMIT=0123456789ab
+  export CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=$WINE
   [ "${1:-}" != --build ] || { cargo_test --no-run; return; }
   run_tests
   count_tests

@@ -53,6 +53,10 @@ shared() {
     /var/run/nri/nri.sock | sort)" "$(shared)"
   has "check --probe" 'have the same NRI socket' "$("$CRISWITCH" check --probe --config "$DIR/nri.toml")"
   has "discover" 'start the same NRI plug-ins' "$("$CRISWITCH" discover "$DIR/nri/one.sock" "$DIR/nri/two.sock" 2>&1)"
+  # `status` asks any criswitch of the machine.
+  start_switch twins
+  has "status" "listen at the path of this NRI socket" \
+    "$("$CRISWITCH" status --socket "$DIR/twins.sock" -o json | jq -r '.lostNriSockets[]')"
   # The file of the socket stays, and nothing listens there.
   end_program TERM nri-two
   equal "shared" /run/nri/nri.sock "$(shared)"
