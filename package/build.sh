@@ -22,12 +22,12 @@
 # whatever the folders are. `package/tools.sh` installs the programs that this script needs. CRISWITCH_COMMIT names the
 # commit of sources that are not a clean git work tree. Builds in ${CARGO_TARGET_DIR:-target/package}. If anything fails,
 # FOLDER stays as it was. Tests save time: CRISWITCH_PROFILE names a profile of Cargo.toml that builds faster than
-# `release`, and CRISWITCH_THIRD_PARTY names the third-party.txt of another build.
+# `release`, and CRISWITCH_THIRD_PARTY names a file with the texts of the licences.
 set -euo pipefail
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 TARGETS=(x86_64-unknown-linux-musl aarch64-unknown-linux-musl x86_64-pc-windows-gnu)
-PROGRAMS=(cargo cargo-about cargo-auditable nfpm jq mksquashfs dpkg-deb gzip zip sha256sum)
+PROGRAMS=(cargo cargo-auditable nfpm jq mksquashfs dpkg-deb gzip zip sha256sum)
 # This machine's target. Its program writes the manual pages and the completions.
 OWN=$(uname -m)-unknown-linux-musl
 PROFILE=${CRISWITCH_PROFILE:-release}
@@ -75,6 +75,7 @@ check() {
   local program target sysroot changes missing=()
   [ ! -e "$1" ] || { [ -d "$1" ] && [ -z "$(ls -A "$1")" ]; } || fail "$1 exists and is not an empty folder; name another folder"
   [[ ${TARGETS[*]} != *windows* ]] || PROGRAMS+=(x86_64-w64-mingw32-gcc)
+  [ -n "${CRISWITCH_THIRD_PARTY:-}" ] || PROGRAMS+=(cargo-about)
   for program in "${PROGRAMS[@]}"; do
     command -v "$program" >/dev/null || missing+=("$program")
   done

@@ -5,7 +5,7 @@
 #
 # Needs root or sudo, Debian 12 or Ubuntu 24.04, Rust and Go. Keeps what it builds in
 # ${CRISWITCH_CACHE:-~/.cache/criswitch}, so that a second run is quick. Versions are pinned here and in
-# tools/nfpm/go.mod.
+# tools/nfpm/go.mod. With CRISWITCH_THIRD_PARTY, build.sh needs no cargo-about.
 set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -19,7 +19,7 @@ main() {
   mkdir -p "$CACHE"
   install_packages jq:jq mksquashfs:squashfs-tools zip:zip x86_64-w64-mingw32-gcc:gcc-mingw-w64-x86-64
   install_targets
-  cargo_program cargo-about "$CARGO_ABOUT_VERSION" --features cli
+  [ -n "${CRISWITCH_THIRD_PARTY:-}" ] || cargo_program cargo-about "$CARGO_ABOUT_VERSION" --features cli
   cargo_program cargo-auditable "$CARGO_AUDITABLE_VERSION"
   go_tool nfpm github.com/goreleaser/nfpm/v2/cmd/nfpm
   (IFS=: && echo "${FOLDERS[*]}")

@@ -21,7 +21,7 @@ CARGO_LLVM_COV_VERSION=0.9.1
 # The oldest Rust that builds criswitch: rust-version in Cargo.toml.
 OLDEST_RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$TOP/Cargo.toml")
 FAILED=()
-SIMULATE=(cargo test --quiet --profile suite --locked --example chaos)
+SIMULATE=(cargo run --quiet --locked --example chaos -- --count 1000)
 # Tests read the commit in the first log line, and only a release build finds the commit itself. All steps have the same
 # value, so that no step builds again what another one has built.
 export CRISWITCH_COMMIT=0123456789ab
@@ -33,18 +33,18 @@ SCHEDULES=1000000
 STEPS="
 toolchain     all,nightly go           0.1  check_toolchain
 formatting    quick,all   -            0.1  cargo fmt --all --check
-lints         all         -            1.5  check_lints
+lints         all         network      2    check_lints
 quick-tests   quick       network      4    quick_tests
 oldest-rust   nightly     network      2    check_oldest_rust
-dependencies  all         network      2    check_dependencies
+dependencies  nightly,hosted network   2    check_dependencies
 scripts       all         root,go      0.5  check_scripts
-partners      all,nightly root,go      0.5  build_partners
-tests         all         root,network 6    run_tests
+partners      all,nightly root,go      2    build_partners
+tests         all         root,network 10   run_tests
 documentation all         -            0.3  document
 begin-faults  all         -            0.1  begin_faults
 clients       all         root,network 0.5  tests/system/clients/run.sh
-restarts      all         go           2    tests/system/restart/run.sh
-book          all         root,network 1    tests/system/book/run.sh
+restarts      all,nightly go           2    tests/system/restart/run.sh
+book          nightly     root,network 1.5  tests/system/book/run.sh
 units         all         root,network 4    tests/system/systemd/run.sh
 metrics       all         root,go      2    tests/system/prometheus/run.sh
 node          all         root,go      8    test_node
@@ -93,7 +93,7 @@ lane() { awk -v lane="$1" '("," $2 ",") ~ "," lane "," {print $1}' <<<"$STEPS"; 
 column() { awk -v name="$1" -v number="$2" '$1 == name {print $number}' <<<"$STEPS"; }
 
 list() {
-  { echo "STEP LANE NEEDS MINUTES" && cat <<<"$STEPS"; } | awk 'NF {printf "%-15s%-13s%-15s%s\n", $1, $2, $3, $4}'
+  { echo "STEP LANE NEEDS MINUTES" && cat <<<"$STEPS"; } | awk 'NF {printf "%-15s%-16s%-15s%s\n", $1, $2, $3, $4}'
 }
 
 # supervise STEPS: checks that the steps can run, and runs them in this order, in a process group and with a folder for
@@ -220,7 +220,9 @@ check_toolchain() {
 }
 
 check_lints() {
-  cargo clippy --quiet --workspace --all-targets --locked -- -D warnings && count_idioms
+  cargo clippy --quiet --workspace --all-targets --locked -- -D warnings && count_idioms &&
+    # The fuzz targets are not built here, but their lock file must be up to date.
+    cargo metadata --quiet --locked --format-version 1 --manifest-path tests/fuzz/Cargo.toml >/dev/null
 }
 
 # Prints how often the sources have idioms that slow a reader down, per 1,000 lines without tests.
@@ -260,9 +262,7 @@ cargo_tool() {
 }
 
 check_dependencies() {
-  cargo_tool cargo-deny "$CARGO_DENY_VERSION" --locked check bans licenses sources || return
-  # The fuzz targets are not built here, but their lock file must be up to date.
-  cargo metadata --quiet --locked --format-version 1 --manifest-path tests/fuzz/Cargo.toml >/dev/null
+  cargo_tool cargo-deny "$CARGO_DENY_VERSION" --locked check bans licenses sources
 }
 
 # Compares the crates with the advisories of RustSec. Test machines cannot reach this database.
@@ -380,9 +380,10 @@ test_runtimes() {
   CRISWITCH=${PACKAGED:-} CRISWITCH_BUNDLE=${PACKAGED_BUNDLE:-} tests/system/runtimes/run.sh
 }
 
-# Begins to build the demo in the background, because the real runtimes often wait.
+# Begins the builds of the last steps in the background, because the real runtimes often wait.
 begin_demo() {
-  beside cargo build --quiet --locked -p criswitch-demo >"$CACHE/demo.log" 2>&1 &
+  beside bash -c 'cargo build --quiet --locked -p criswitch-demo && tests/system/windows/run.sh --lints' \
+    >"$CACHE/demo.log" 2>&1 &
 }
 
 test_package() {
@@ -399,6 +400,8 @@ test_package() {
 simulate_long() {
   local seed=${CRISWITCH_SEED:-$(date +%s)000000}
   echo "CRISWITCH_SEED=$seed"
+  # Its tests show that it notices each kind of mistake.
+  cargo test --quiet --profile suite --locked --example chaos || return
   cargo run --quiet --profile suite --locked --example chaos -- --count "$SCHEDULES" --from "$seed" --threads "$(nproc)"
 }
 

@@ -19,8 +19,8 @@
 //! damaged, lost or old, a start may be killed, the machine may be rebooted, and the disk may be moved to another
 //! machine. The judge remembers what clients saw of every instance.
 //!
-//! A run of 2,000 schedules, as in the tests, reloads criswitch about 2,800 times. For about 800 of these reloads the
-//! files have a mistake, so criswitch must change nothing. The last line of output shows both counts.
+//! A run of 2,000 schedules, as in the nightly tests, reloads criswitch about 2,800 times. For about 800 of these
+//! reloads the files have a mistake, so criswitch must change nothing. The last line of output shows both counts.
 // The program may print, because it runs in a terminal. No other crate can reach its `pub` items.
 #![allow(
     clippy::print_stdout,

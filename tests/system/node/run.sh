@@ -6,8 +6,7 @@
 #
 #   --cuts N       interrupt changes at so many random moments; CRISWITCH_SEED repeats a run
 #   --cycles N     install and uninstall so many times
-#   --faults all   interrupt at each boundary with every fault; else at each boundary of an apply and at some of an undo,
-#                  each with one of them
+#   --faults all   interrupt at each boundary with every fault; else at some boundaries, each with one of them
 #
 # The other arguments are those of tests/system/runtimes/run.sh, whose programs and images it uses.
 set -eu

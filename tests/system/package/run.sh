@@ -3,7 +3,7 @@
 # optimized, to save time. Then optimized packages are installed, upgraded under load, removed and purged on a separate
 # machine, and the program for aarch64 runs under qemu-user. Runs as root on Debian 12 with Rust and Go. Keeps build
 # results in ${CRISWITCH_CACHE:-~/.cache/criswitch}, so that a second run is quick. CRISWITCH_NIGHTLY=1, which the nightly
-# lane of tests/run.sh sets, adds the tests of signatures.
+# lane of tests/run.sh sets, adds the tests of signatures, the programs for Windows, and the texts of the licences.
 #
 #   tests/system/package/run.sh             all tests
 #   tests/system/package/run.sh --install   install the tools, and nothing else
@@ -18,14 +18,23 @@ STATIC=x86_64-unknown-linux-musl
 VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' "$TOP/Cargo.toml" | head -n 1)
 # The sources are a copy of the work tree, which may have changes.
 export CRISWITCH_COMMIT=0123456789abcdef0123456789abcdef01234567
-# The optimized release, for this architecture only, and the quick one for all targets.
+# The targets of the quick builds; all of them if none is named.
+TARGETS=("$STATIC" aarch64-unknown-linux-musl)
+# The optimized release, for this architecture only, and the quick one for these targets.
 RELEASE=$HERE/one
 QUICK=$HERE/two
 
 main() {
   [ "$(id -u)" = 0 ] || { echo "run these tests as root"; exit 1; }
   mkdir -p "$HERE"
+  if [ -n "${CRISWITCH_NIGHTLY:-}" ]; then
+    TARGETS=()
+  else
+    export CRISWITCH_THIRD_PARTY=$HERE/third-party.txt
+  fi
   install_what_is_missing
+  [ -n "${CRISWITCH_NIGHTLY:-}" ] || (cd "$TOP" && cargo metadata --locked --format-version 1 |
+    jq -r '.packages[] | "\(.name) \(.version): \(.license)"' >"$CRISWITCH_THIRD_PARTY")
   case ${1:-} in
     --install) exit ;;
     --build) build_all; exit ;;
@@ -44,7 +53,7 @@ main() {
   put_together "$QUICK" arm64 "$HERE/aarch64"
   CRISWITCH_PACKAGE=$RELEASE/criswitch_$VERSION-1_amd64.deb CRISWITCH_AARCH64=$HERE/aarch64 \
     CRISWITCH_REPOSITORIES=$HERE/repositories CRISWITCH_BUNDLE=$HERE/bundle RESTARTS_CLIENT=$CACHE/restarts-client \
-    cargo test --quiet --locked --test package -- --ignored --nocapture
+    CRISWITCH_COMMIT=0123456789ab cargo test --quiet --locked --test package -- --ignored --nocapture
 }
 
 # put_together RELEASE ARCH FOLDER: puts the two programs of a release into a folder, under the names of an installation.
@@ -133,12 +142,12 @@ build_releases() {
   other_home "$HERE/cargo"
   copy_sources "$HERE/sources"
   copy_sources "$HERE/an/other/place"
-  build two "$HERE/sources" "$CARGO" quick
+  build two "$HERE/sources" "$CARGO" quick "${TARGETS[@]}"
   # The texts of the licences take a minute, and depend on Cargo.lock only.
-  export CRISWITCH_THIRD_PARTY=$HERE/two-target/parts/third-party.txt
+  export CRISWITCH_THIRD_PARTY=${CRISWITCH_THIRD_PARTY:-$HERE/two-target/parts/third-party.txt}
   build one "$HERE/sources" "$CARGO" release "$STATIC" &
   optimized=$!
-  build three "$HERE/an/other/place" "$HERE/cargo" quick || failed=1
+  build three "$HERE/an/other/place" "$HERE/cargo" quick "${TARGETS[@]}" || failed=1
   wait "$optimized" || failed=1
   [ "$failed" = 0 ]
 }
@@ -192,7 +201,8 @@ examine_programs() {
   chroot "$root" /criswitch version | grep -F "criswitch $VERSION (commit ${CRISWITCH_COMMIT:0:12}, "
   chroot "$root" /criswitch check --config /criswitch.toml >/dev/null
   grep -F "unexpected argument '--end-at'" <<<"$(chroot "$root" /criswitch node undo --end-at 0 2>&1 || true)" >/dev/null
-  [ "$(unzip -l "$QUICK/criswitch-$VERSION-windows-amd64.zip" | grep -cE '/criswitchd?\.exe$')" = 2 ]
+  [ -z "${CRISWITCH_NIGHTLY:-}" ] ||
+    [ "$(unzip -l "$QUICK/criswitch-$VERSION-windows-amd64.zip" | grep -cE '/criswitchd?\.exe$')" = 2 ]
 }
 
 # Each SBOM lists the crates that cargo's dependency tree has for the target, without those of build scripts and macros. The

@@ -69,8 +69,8 @@ build_switch() {
 # Builds the load client of the fault checks.
 build_load() {
   [ "$CHECKS" = "$REAL/checks" ] || return 0
-  LOAD=${CARGO_TARGET_DIR:-$TOP/target}/suite/examples/load
-  (cd "$TOP" && cargo build --quiet --profile suite --locked --example load)
+  LOAD=${CARGO_TARGET_DIR:-$TOP/target}/debug/examples/load
+  (cd "$TOP" && cargo build --quiet --locked --example load)
 }
 
 # give_up WHY: ends the run. A set-up that fails counts as a failed check.

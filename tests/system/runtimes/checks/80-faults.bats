@@ -6,9 +6,9 @@ load faults.bash
 # The time that a containerd hangs, in seconds.
 HANG_S=30
 # The number of times that criswitch is killed.
-KILLS=50
+KILLS=20
 # The number of times that criswitch is killed while pods are created, and the seed of the random choices.
-CREATION_KILLS=${CRISWITCH_KILLS:-25}
+CREATION_KILLS=${CRISWITCH_KILLS:-10}
 SEED=${CRISWITCH_SEED:-$RANDOM}
 
 setup_file() {
@@ -168,7 +168,7 @@ list_fails() {
   same_as_before
 }
 
-@test "criswitch is killed 50 times: its client sees broken connections until criswitch is back, and no other error" {
+@test "criswitch is killed 20 times: its client sees broken connections until criswitch is back, and no other error" {
   start_load
   for _ in $(seq "$KILLS"); do
     # Each kill comes at a random time, at most a few seconds after the start of criswitch.
