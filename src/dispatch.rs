@@ -65,7 +65,7 @@ async fn answer(
     learn::learn_names(&mut switch.owners(), &request, &target);
     fanout::ask_missing_descriptors(switch, &request).await;
     let is_alone =
-        plan::may_go_to_all(request.row) && fanout::is_alone(&request, &View::of(switch));
+        plan::may_go_to_all(request.row) && fanout::passes_unchanged(&request, &View::of(switch));
     let (call, plan) = plan::plan(request, target, is_alone)?;
     let Unsent { reply, shows } = run(switch, &call, plan)
         .await

@@ -24,7 +24,7 @@ use crate::call::ending::Ending;
 use crate::limits::budget::Budget;
 use crate::limits::flood::{self, CountedIo, PREFACE};
 use crate::limits::places::User;
-use crate::server::admission::{Admission, ConnectionPlace};
+use crate::server::admission::{Admission, ConnectionPermit};
 use crate::server::layers::Client;
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
@@ -205,7 +205,7 @@ async fn converse(
     mut stream: Stream,
     switch: Arc<Switch>,
     admission: &Admission,
-    place: &Arc<ConnectionPlace>,
+    place: &Arc<ConnectionPermit>,
 ) -> Result<(), Closed> {
     let preface = tokio::select! {
         sent = tokio::time::timeout(PREFACE_LIMIT, preface(&mut stream)) => match sent {

@@ -182,6 +182,9 @@ impl Known {
         self.lists = Lists::default();
         self.absent.clear();
         self.failures.clear();
+        self.late.clear();
+        self.late_reads = LateReads::default();
+        (self.claims, self.doubles, self.mislabelled) = (0, 0, 0);
         self.status = Readable::default();
         (self.status_at, self.status_before, self.unready_since) = (None, None, None);
     }

@@ -37,7 +37,7 @@ pub struct Wire {
 /// All connections of a [`Wire`].
 struct SharedWire {
     first: Arc<HttpConnection>,
-    further: Mutex<Vec<Arc<HttpConnection>>>,
+    extra: Mutex<Vec<Arc<HttpConnection>>>,
     queue: Arc<StreamQueue>,
 }
 
@@ -92,7 +92,7 @@ impl Wire {
         };
         let shared = SharedWire {
             first: Arc::new(first),
-            further: Mutex::default(),
+            extra: Mutex::default(),
             queue,
         };
         let wire = Wire {
@@ -143,33 +143,33 @@ impl Wire {
             streams: Streams::new(Arc::clone(&self.shared.queue)),
             was_used: AtomicBool::new(true),
         };
-        self.shared.further.lock().push(Arc::new(added));
+        self.shared.extra.lock().push(Arc::new(added));
         self.shared.queue.wake_all();
     }
 
     /// Sends no further calls on the further connections that have ended.
     pub(crate) fn remove_ended(&self) {
-        let mut further = self.shared.further.lock();
-        further.retain(|connection| !connection.is_over());
+        let mut extra = self.shared.extra.lock();
+        extra.retain(|connection| !connection.is_over());
     }
 
     /// Closes the further connections on which no call was sent since the last look.
     pub(crate) fn close_unused(&self) {
-        self.shared.further.lock().retain(|connection| {
+        self.shared.extra.lock().retain(|connection| {
             connection.was_used.swap(false, Ordering::Relaxed) || !connection.streams.is_unused()
         });
     }
 
     /// Takes a free stream of the first connection that has one. `None` if there is none, or if other calls wait.
     fn take(&self) -> Option<Free> {
-        let SharedWire { first, further, .. } = &*self.shared;
+        let SharedWire { first, extra, .. } = &*self.shared;
         let most = first.requests.current_max_send_streams();
         let kept = usize::from(!self.is_probe && most > 1);
         if let Some(slot) = first.streams.take(most.saturating_sub(kept)) {
             return Some((Arc::clone(first), slot));
         }
-        let further = further.lock();
-        let mut open = further
+        let extra = extra.lock();
+        let mut open = extra
             .iter()
             .filter(|connection| !connection.over.is_cancelled());
         open.find_map(|connection| {

@@ -131,7 +131,7 @@ pub(crate) async fn ask_missing_descriptors(switch: &Switch, request: &Request) 
 
 /// Whether the reply of a single backend to a call for all passes as it is: no other backend takes part in merged
 /// calls, and clients received no label keys and use no names of handlers that the reply lacks.
-pub(crate) fn is_alone(request: &Request, view: &View<'_>) -> bool {
+pub(crate) fn passes_unchanged(request: &Request, view: &View<'_>) -> bool {
     let joined = request.live.joined();
     let [only] = joined.as_slice() else {
         return false;

@@ -74,7 +74,7 @@ pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
         if is_known {
             continue;
         }
-        // Numbers come first, because many values take long to decode, and much memory.
+        // Check sizes and counts first, because decoding many values takes a lot of time and memory.
         let fault = size_fault(list, item).or_else(|| count_fault(item, maps, lists));
         let fault = match fault {
             Some(fault) => format!("the item {:?} {fault}", id(list, item)),

@@ -88,7 +88,7 @@ async fn make_states(switch: Arc<Switch>) -> Infallible {
 async fn made(switch: &Arc<Switch>) -> Result<State, Status> {
     state::settled(&switch.live(), switch.start_by).await;
     let own = Arc::clone(switch);
-    let made = switch.watchers.in_turn(move || state::now(&own));
+    let made = switch.watchers.run_serialized(move || state::now(&own));
     made.await.ok_or_else(errors::no_state)?
 }
 
@@ -293,7 +293,10 @@ impl Admin for AdminService {
         _request: Request<GetMetricsRequest>,
     ) -> Result<Response<MetricsPage>, Status> {
         let switch = Arc::clone(&self.0);
-        let made = self.0.watchers.in_turn(move || metrics::page(&switch));
+        let made = self
+            .0
+            .watchers
+            .run_serialized(move || metrics::page(&switch));
         let page = made.await.ok_or_else(errors::no_state)?;
         let text = page.map_err(|error| errors::no_metrics(&error))?;
         Ok(Response::new(MetricsPage { text }))

@@ -248,7 +248,9 @@ async fn answer(stream: Box<dyn Io>, switch: Arc<Switch>) {
     let service = service_fn(move |request: http::Request<Incoming>| {
         let (switch, own) = (Arc::clone(&switch), Arc::clone(&switch));
         async move {
-            let reply = switch.watchers.in_turn(move || reply(&request, &own));
+            let reply = switch
+                .watchers
+                .run_serialized(move || reply(&request, &own));
             reply.await.ok_or_else(errors::no_state)
         }
     });

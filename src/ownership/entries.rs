@@ -88,7 +88,7 @@ impl<T> Entry<T> {
         self.source != Evidence::Listed || !is_new
     }
 
-    /// Makes `next` the owner, because the owner no longer lists the id.
+    /// Makes `next` the owner, because the previous owner no longer lists the id.
     fn pass_to(&mut self, next: Lister) {
         (self.backend, self.next) = (next.backend, None);
         (self.source, self.claimed) = (Evidence::Listed, false);

@@ -27,14 +27,14 @@ pub(crate) struct Admission {
     /// The limit on the connections of each user in `allow_uids`.
     users: FnvHashMap<u32, CountLimit>,
     /// The connections that may not have sent the HTTP/2 preface, the oldest first.
-    silent: Mutex<VecDeque<Weak<ConnectionPlace>>>,
+    silent: Mutex<VecDeque<Weak<ConnectionPermit>>>,
     turned_away: LogLimit,
     closed: LogLimit,
 }
 
 /// A permit for one client connection. Dropping this value releases the permit.
 #[derive(Debug)]
-pub(crate) struct ConnectionPlace {
+pub(crate) struct ConnectionPermit {
     peer: Option<Peer>,
     /// The client's user.
     pub(crate) user: User,
@@ -65,7 +65,7 @@ impl Admission {
     ///
     /// # Errors
     /// The reason, if the client is rejected. The reason is also logged.
-    pub(crate) fn admit(&self, peer: Option<Peer>) -> Result<Arc<ConnectionPlace>, Reason> {
+    pub(crate) fn admit(&self, peer: Option<Peer>) -> Result<Arc<ConnectionPermit>, Reason> {
         let Some((user, limits)) = peer.and_then(|peer| self.limits(peer)) else {
             let cause = "its user may not connect; see `allow_uids`";
             self.turn_away(peer, None, cause);
@@ -81,7 +81,7 @@ impl Admission {
             self.turn_away(peer, Some(limit.most), limit.what);
             Reason::Connections
         })?;
-        let place = Arc::new(ConnectionPlace {
+        let place = Arc::new(ConnectionPermit {
             peer,
             user,
             places: Mutex::new(Some(places)),
@@ -107,7 +107,7 @@ impl Admission {
     }
 
     /// Records that a connection has sent the HTTP/2 preface, and so keeps its place.
-    pub(crate) fn note_preface(&self, place: &Arc<ConnectionPlace>) {
+    pub(crate) fn note_preface(&self, place: &Arc<ConnectionPermit>) {
         let place = Arc::downgrade(place);
         self.silent.lock().retain(|it| !it.ptr_eq(&place));
     }
@@ -131,7 +131,7 @@ impl Admission {
     }
 
     /// Logs that criswitch closes the connection of an admitted client.
-    pub(crate) fn cut_off(&self, place: &ConnectionPlace, cause: &str) {
+    pub(crate) fn cut_off(&self, place: &ConnectionPermit, cause: &str) {
         let Some(omitted) = self.closed.line() else {
             return;
         };
@@ -165,19 +165,19 @@ mod tests {
     }
 
     /// Admits a client that sends the preface.
-    fn admit(admission: &Admission, uid: u32) -> Result<Arc<ConnectionPlace>, Reason> {
+    fn admit(admission: &Admission, uid: u32) -> Result<Arc<ConnectionPermit>, Reason> {
         let place = admission.admit(peer(uid))?;
         admission.note_preface(&place);
         Ok(place)
     }
 
     /// Takes permits for this user until no permit is left.
-    fn fill(admission: &Admission, uid: u32) -> Vec<Arc<ConnectionPlace>> {
+    fn fill(admission: &Admission, uid: u32) -> Vec<Arc<ConnectionPermit>> {
         let places = std::iter::repeat_with(|| admit(admission, uid));
         places.map_while(Result::ok).collect()
     }
 
-    fn has_place(place: &ConnectionPlace) -> bool {
+    fn has_place(place: &ConnectionPermit) -> bool {
         place.places.lock().is_some()
     }
 

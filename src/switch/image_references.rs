@@ -43,8 +43,8 @@ pub(crate) fn with_tag(reference: &str) -> String {
     }
 }
 
-/// A reference of an image, in all forms that a store may list. A client chooses its length, so it is compared with
-/// many images without being copied again.
+/// A reference of an image, in all forms that a store may list. A client
+/// chooses its length, so the forms are copied once, and not for each image that they are compared with.
 pub(crate) struct ImageReference<'r> {
     id: &'r str,
     names: [String; REGISTRIES.len()],

@@ -56,20 +56,33 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     let live = switch.live();
     Unsaved::from_iter(&live.backends).saved().await.ok();
     // The file may show the backend's last pod, so the reply to the removal of that pod waits until the file is
-    // removed. If a reload has added the backend again, the new backend replaces the file.
+    // removed. A file that is left would restore the backend and its pods at the next start.
+    loop {
+        let removed = remove(&switch, &backend, &store).await;
+        let is_left = matches!(removed, SaveResult::Outdated(_));
+        backend.was_saved(u64::MAX, removed);
+        if !is_left {
+            return;
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Removes the file of a backend that has ended. If a reload has added the backend again, the new backend replaces the
+/// file.
+async fn remove(switch: &Switch, backend: &Backend, store: &Arc<Store>) -> SaveResult {
     let live = switch.live();
     let mut others = live.backends.iter().filter(|it| it.id != backend.id);
-    let removed = match others.find(|it| it.socket == backend.socket) {
+    match others.find(|it| it.socket == backend.socket) {
         Some(again) => match again.saving.saved().await {
             Ok(()) => SaveResult::OnDisk,
             Err(cause) => SaveResult::Outdated(cause),
         },
         None => {
             let socket = backend.socket.to_string();
-            result(work(&store, move |store| store.forget(&socket)).await)
+            result(work(store, move |store| store.forget(&socket)).await)
         }
-    };
-    backend.was_saved(u64::MAX, removed);
+    }
 }
 
 /// Converts what the store returns; `None` if it does not answer.
@@ -348,8 +361,9 @@ impl Restored<'_> {
         // The file's time is updated only every `TOUCH_EVERY`, so the last answer may be later by that much.
         let at_most = (at + TOUCH_EVERY).min(Instant::now());
         backend.record.learn(|known| {
-            known.answered = Some(at);
             let version = Readable::version(&saved.version).unwrap_or_default();
+            // A backend without a version has never answered.
+            known.answered = (!version.is_empty()).then_some(at);
             let status = Readable::status(&saved.status).unwrap_or_default();
             known.restore(version, status, at_most);
         });
@@ -439,13 +453,16 @@ fn known_and_kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Ve
     (kept, known)
 }
 
-/// Returns what the last run knew about the backend of `row`. That run may have used another path of the same socket.
+/// Returns what the last run knew about the backend of `row`. If that run did not know the path of its socket, it may
+/// have used another path of the same socket.
 fn take_known(found: &mut Found, row: &BackendConfig) -> LastKnown {
     let socket = &row.socket;
     let identity = socket.identity();
-    let alias = found
-        .sockets()
+    let sockets = found.sockets();
+    let is_known = sockets.contains(&socket.to_string());
+    let alias = sockets
         .into_iter()
+        .filter(|_| !is_known)
         .filter_map(|other| Address::parse(&other).ok())
         .find(|other| other != socket && other.identity().is(&identity));
     match found.take(&alias.unwrap_or_else(|| socket.clone()).to_string()) {

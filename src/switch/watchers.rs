@@ -18,7 +18,7 @@ pub(crate) struct Watchers {
     state: watch::Sender<Option<StateFrame>>,
     /// Notified when a client begins to watch.
     begun: Notify,
-    /// Allows one piece of work of [`Watchers::in_turn`] at a time.
+    /// Allows one piece of work of [`Watchers::run_serialized`] at a time.
     turn: Arc<Semaphore>,
     /// The last look at the health of the node, and its time.
     health: Mutex<Option<(Instant, NodeHealth)>>,
@@ -55,7 +55,7 @@ impl Default for Watchers {
 impl Watchers {
     /// Does `work`, which looks at the whole state and takes long with many pods, on another thread. One piece of work
     /// is done at a time. Returns `None` if the work panics.
-    pub(crate) async fn in_turn<T: Send + 'static>(
+    pub(crate) async fn run_serialized<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
@@ -81,7 +81,7 @@ impl Watchers {
         {
             return Some(health.clone());
         }
-        let health = self.in_turn(look).await?;
+        let health = self.run_serialized(look).await?;
         *last = Some((Instant::now(), health.clone()));
         Some(health)
     }

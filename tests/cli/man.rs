@@ -153,7 +153,7 @@ fn the_page_of_a_command_has_each_exit_code_of_its_help_with_its_meaning() {
     for (command, codes) in [
         (
             "forget",
-            ".TP\n0\nforgotten\n.TP\n1\nnot forgotten: no such backend, it answers or is connecting, or you did not confirm\n.TP\n64\nwrong \
+            ".TP\n0\nforgotten\n.TP\n1\nnot forgotten: the backend is unknown, answers or is connecting, or you did not confirm\n.TP\n64\nwrong \
              usage\n.TP\n69\ncriswitch is not running or not reachable\n.TP\n78\nthe file after --config cannot be read\n",
         ),
         (
@@ -201,9 +201,11 @@ fn variables(folder: &Path) -> Vec<String> {
         }
         let text = fs::read_to_string(path).unwrap();
         let is_name = |char: char| char.is_ascii_uppercase() || char == '_';
-        let names = text
-            .split('"')
-            .filter(|word| word.contains('_') && word.chars().all(is_name));
+        let names = text.split('"').filter(|word| {
+            word.contains('_')
+                && word.starts_with(|c: char| c.is_ascii_uppercase())
+                && word.chars().all(is_name)
+        });
         names.map(str::to_owned).collect()
     });
     names.collect()

@@ -157,6 +157,18 @@ fn a_socket_and_a_link_to_its_file_are_one_backend_also_before_the_socket_is_the
     assert_eq!(Config::load(&main).unwrap().table.backends.len(), 1);
 }
 
+/// Its drop-ins may be there at another time, such as when the target is mounted.
+#[cfg(unix)] // Links on Windows need a privilege.
+#[test]
+fn a_link_to_a_missing_folder_of_drop_ins_is_a_problem() {
+    let files = ConfigFiles::of(&[("criswitch.toml", RUNC.as_bytes())]);
+    let main = files.main();
+    assert!(Config::load(&main).is_ok());
+    std::os::unix::fs::symlink("nowhere", main.with_file_name("conf.d")).unwrap();
+    let problems = Config::load(&main).unwrap_err().to_string();
+    assert!(problems.contains("conf.d"), "{problems}");
+}
+
 #[cfg(unix)] // A pipe has no links.
 #[test]
 fn one_socket_by_two_paths_is_one_backend() {
@@ -183,7 +195,7 @@ fn one_socket_by_two_paths_is_one_backend() {
         panic!("{:?}", config.notes);
     };
     assert!(
-        note.ends_with("criswitch uses one backend, \"c\", for both names"),
+        note.ends_with("one backend, \"c\", for both names, with the settings of \"c\""),
         "{note}"
     );
 

@@ -48,7 +48,7 @@ const DEFAULT_CAPABILITIES: &[&str] = &[
     "SETUID",
     "SYS_CHROOT",
 ];
-/// All other capabilities of Linux.
+/// Every Linux capability that is not in `DEFAULT_CAPABILITIES`.
 const CAPABILITIES: &[Test] = &[
     on(ADDED, Is::OneOf(&["NET_RAW"])),
     on(ADDED, Is::OneOf(BEYOND_GVISOR)),

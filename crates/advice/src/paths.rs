@@ -449,7 +449,7 @@ fn mounts<'p>(pod: &'p Value, part: &Value) -> Vec<VolumeMount<'p>> {
                 let mut fields = ["subPath", "subPathExpr"].into_iter();
                 let sub_path = fields.find_map(|field| {
                     let value = mount.get(field)?;
-                    (value.as_str() != Some("")).then_some((field, value))
+                    (!value.is_null() && value.as_str() != Some("")).then_some((field, value))
                 });
                 let (field, sub_path) = sub_path.unzip();
                 VolumeMount {

@@ -6,6 +6,8 @@ use anstyle::{AnsiColor, Style};
 use tabwriter::TabWriter;
 use textwrap::core::display_width;
 
+use criswitch_cri::error_text::cut;
+
 use crate::terminal::{self, Shown};
 
 /// The spaces between two columns.
@@ -197,6 +199,6 @@ impl ColumnRoom {
 fn shown(cell: String) -> String {
     match cell.as_str() {
         "" => "-".to_owned(),
-        cell => terminal::plain(cell),
+        cell => cut(terminal::plain(cell)).into_owned(),
     }
 }

@@ -388,8 +388,8 @@ async fn ask(
         }
     };
     let rest = async {
-        // Events have no end, so the last call that is left may be the one for events.
-        while optional.len() > 1
+        // Events have no end, so the call for them may be left.
+        while optional.len() > usize::from(replies.iter().all(|it| it.rpc != rpc::EVENTS.name))
             && let Some(reply) = optional.next().await
         {
             replies.extend(reply);
@@ -413,6 +413,7 @@ async fn ask(
 
 /// The facts that the reply to an optional RPC shows.
 struct OptionalReply {
+    rpc: &'static str,
     /// The name of the RPC, if the backend lacks it.
     lacking: Option<&'static str>,
     /// Those of [`Probed::unknown_features`], in the reply to `Status`.
@@ -428,6 +429,7 @@ async fn ask_optional(
 ) -> Option<OptionalReply> {
     let (code, body) = channel.reply(row, &request, max_message).await.ok()?;
     Some(OptionalReply {
+        rpc: row.name,
         lacking: lacks(row, code).then_some(row.name),
         unknown_features: if row.name == rpc::STATUS.name {
             unknown_features_in(&body)

@@ -107,7 +107,7 @@ impl Shown {
     }
 }
 
-/// The texts that are not empty, with an empty line between two of them.
+/// Joins the non-empty texts with a blank line between them.
 pub fn paragraphs(texts: impl IntoIterator<Item = String>) -> String {
     let mut texts = Vec::from_iter(texts);
     texts.retain(|text| !text.is_empty());

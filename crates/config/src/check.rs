@@ -172,6 +172,8 @@ impl Checker<'_> {
                     // start. So a second path is a note and not an error.
                     self.notes.push(alias_note(row, first));
                     first.aliases.push(row.name.value.clone());
+                    // Its settings do not count, and must be valid.
+                    self.known(&row.name, socket, settings, timeouts);
                     continue;
                 }
                 self.second_name(row, first);
@@ -444,7 +446,7 @@ fn alias_note(row: &DefinedKey<BackendRow>, first: &KnownBackend) -> String {
     let (first, first_place) = (&first.name.value, &first.name.place);
     format!(
         "{place}: the path of backend {name:?} is another path of the socket of {first:?} at {first_place}; criswitch uses one \
-         backend, {first:?}, for both names"
+         backend, {first:?}, for both names, with the settings of {first:?}"
     )
 }
 

@@ -20,7 +20,10 @@ const MOST_DROP_INS: usize = 256;
 /// If `folder` cannot be read, or has more than `MOST_DROP_INS` drop-ins.
 pub fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        // A link without a target may have drop-ins at another time.
+        Err(error) if error.kind() == ErrorKind::NotFound && !is_there(folder) => {
+            return Ok(Vec::new());
+        }
         entries => entries?,
     };
     let mut paths = Vec::new();

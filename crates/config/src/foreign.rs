@@ -22,7 +22,7 @@ const KEYS: [(&str, &[&str], &str); 10] = [
 /// The names of the key `socket` of a row in files of other programs.
 const SOCKETS: [&str; 4] = ["endpoint", "runtimeendpoint", "address", "path"];
 
-/// The beginnings of lines by which a file of another program is known, and the name of the file.
+/// Line prefixes that identify the file of another program, and the name of that file.
 const FILES: [(&str, &str); 8] = [
     ("[plugins", "containerd's configuration"),
     ("disabled_plugins", "containerd's configuration"),

@@ -50,11 +50,7 @@ fn is_suffix(text: &str) -> bool {
 
 /// The key of a label or a taint: a name, optionally after a DNS name and a slash.
 pub(super) fn label_key(text: &str) -> Result<String, Wrong> {
-    let is_key = match text.rsplit_once('/') {
-        Some((domain, name)) => is_domain(domain) && is_name(name),
-        None => is_name(text),
-    };
-    if is_key {
+    if is_label_key(text) {
         return Ok(text.to_owned());
     }
     let what = format!("{text:?} is not a label key");
@@ -82,6 +78,14 @@ pub(super) fn class(text: &str) -> Result<String, Wrong> {
     let what = format!("{text:?} is not the name of a RuntimeClass");
     let rule = "a DNS name: lower-case letters, digits, \"-\" and \".\", as in \"gvisor\"";
     Err(wrong(what, rule))
+}
+
+/// Whether the text is the key of a label or of a taint.
+pub fn is_label_key(text: &str) -> bool {
+    match text.rsplit_once('/') {
+        Some((domain, name)) => is_domain(domain) && is_name(name),
+        None => is_name(text),
+    }
 }
 
 /// Whether the text is a label value that is not empty, or the name in a label key.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use criswitch_platform::replace::{self, Access};
@@ -37,10 +37,33 @@ pub fn feature_file(labels: &BTreeMap<String, String>) -> String {
 /// content, and ignores the hidden new file beside it.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// If the file cannot be written, or something else than a regular file is at the path.
 pub fn replace(path: &Path, content: &str) -> io::Result<()> {
+    if fs::metadata(path).is_ok_and(|now| !now.is_file()) {
+        let what = "it exists, and is not a regular file";
+        return Err(io::Error::new(ErrorKind::InvalidInput, what));
+    }
     if fs::read(path).is_ok_and(|now| now == content.as_bytes()) {
         return Ok(());
     }
     replace::replace(path, content, &Access::Mode(MODE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_regular_file_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("labels");
+        fs::create_dir(&path).unwrap();
+        let error = replace(&path, "a=b\n").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        fs::remove_dir(&path).unwrap();
+        for content in ["a=b\n", "c=d\n"] {
+            replace(&path, content).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+    }
 }

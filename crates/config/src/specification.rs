@@ -40,7 +40,7 @@ pub struct Specification {
     pub settle_time: Duration,
     /// Whether and how the handlers are tried before the kubelet uses criswitch.
     pub tries: Tries,
-    /// The number of the specification: one with a lower number is not applied after it.
+    /// The number of the specification. A specification is not applied after one with a higher number.
     pub generation: Option<u64>,
     /// The text of the node's configuration file. `None` to keep the file that the node has, else to discover one.
     pub configuration: Option<String>,
@@ -212,7 +212,11 @@ impl Specification {
             .filter_map(|value| {
                 let text = match value.get_ref() {
                     DeValue::String(text) => Ok(text.as_ref()),
-                    DeValue::Integer(number) if key.name == "generation" => Ok(number.as_str()),
+                    DeValue::Integer(number)
+                        if key.name == "generation" && number.radix() == 10 =>
+                    {
+                        Ok(number.as_str())
+                    }
                     _ => Err(wrong(
                         format!("{:?} is not a string", key.name),
                         key.example,

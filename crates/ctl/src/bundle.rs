@@ -246,7 +246,10 @@ fn state_files(config: &Path) -> anyhow::Result<Vec<u8>> {
         };
         for file in files {
             let file = file?;
-            let about = file.metadata()?;
+            // The daemon replaces its files.
+            let Ok(about) = file.metadata() else {
+                continue;
+            };
             let age = about.modified()?.elapsed().unwrap_or_default().as_secs();
             writeln!(
                 text,

@@ -55,7 +55,12 @@ pub(super) fn serves() -> anyhow::Error {
 /// saved state.
 pub(super) fn check(path: &Path) -> Vec<String> {
     match run(&["--check".as_ref(), "--config".as_ref(), path.as_os_str()]) {
-        Ok(output) => lines(&output.stderr),
+        Ok(output) if output.status.success() => lines(&output.stderr),
+        Ok(output) => vec![format!(
+            "the daemon beside this program rejects this configuration ({}): {}",
+            output.status,
+            lines(&output.stderr).join("; ")
+        )],
         Err(error) => vec![format!(
             "not known whether a restart would make lists fail: {error:#}"
         )],

@@ -38,7 +38,7 @@ pub(super) struct DiscoverArguments {
     /// The sockets of the backends, instead of those at the well-known paths.
     #[arg(value_name = "SOCKET", value_parser = socket)]
     sockets: Vec<Address>,
-    /// Also make the runtimes at the well-known paths backends. The sockets that you name come first.
+    /// Also use the runtimes at the well-known paths as backends. The sockets that you name come first.
     #[arg(long)]
     all: bool,
     /// The socket of criswitch itself, if it is not the default.

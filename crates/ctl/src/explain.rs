@@ -45,8 +45,8 @@ pub(super) struct ExplainArguments {
     /// can run them. `-` is standard input. The option can be repeated.
     #[arg(long = "file", short, value_name = "FILE", group = "what")]
     files: Vec<PathBuf>,
-    /// Of a handler, also show the limits that cannot apply: of pods that the API server rejects, and for other
-    /// settings of the runtime.
+    /// Also show limits of the handler that cannot apply: those of pods that the API server rejects, and those for
+    /// other settings of the runtime.
     #[arg(long, requires = "subject")]
     all: bool,
     /// Look for the facts about the node below this directory.

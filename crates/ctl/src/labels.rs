@@ -9,6 +9,7 @@ use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Output, remove_nulls};
 use criswitch_client::program::block_on;
 use criswitch_client::terminal::{self, Shown, print};
+use criswitch_config::kubernetes;
 use criswitch_config::labels_file::{self, feature_file};
 use criswitch_cri::codec::admin::NodeLabels;
 use serde::Serialize;
@@ -26,8 +27,7 @@ pub(super) struct LabelsArguments {
     /// Write the feature file to this path in place of standard output, and replace an existing file.
     #[arg(long = "write", value_name = "FILE", conflicts_with_all = ["output", "json"])]
     file: Option<PathBuf>,
-    /// Print the labels of the handlers for an autoscaler, which then knows the labels of a node that does not exist
-    /// yet.
+    /// Print the handlers' labels for an autoscaler, so that it knows the labels of nodes that do not exist yet.
     #[arg(long, value_enum, value_name = "AUTOSCALER")]
     #[arg(conflicts_with_all = ["output", "json", "file", "kubectl"])]
     template: Option<Template>,
@@ -120,11 +120,8 @@ impl Template {
 fn taint(text: &str) -> Result<Taint, String> {
     let (name, effect) = text.rsplit_once(':').ok_or_else(not_a_taint)?;
     let (key, value) = name.split_once('=').unwrap_or((name, ""));
-    let mut bytes = key.bytes().chain(value.bytes());
-    if key.is_empty()
-        || !EFFECTS.contains(&effect)
-        || !bytes.all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte))
-    {
+    let is_value = value.is_empty() || kubernetes::is_name(value);
+    if !kubernetes::is_label_key(key) || !is_value || !EFFECTS.contains(&effect) {
         return Err(not_a_taint());
     }
     let [key, value, effect] = [key, value, effect].map(str::to_owned);

@@ -87,7 +87,7 @@ enum Command {
     Labels(labels::LabelsArguments),
     /// Print a configuration for the runtimes of this node.
     Discover(discover::DiscoverArguments),
-    /// Plan how to set up a node for criswitch, set it up, and take it back.
+    /// Plan, apply and undo the setup of a node for criswitch.
     #[command(subcommand)]
     Node(NodeCommand),
     /// Show how criswitch routes each RPC of the CRI.
@@ -106,7 +106,7 @@ enum Command {
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
     },
-    /// Write an archive with the facts for a report of a problem, without secrets.
+    /// Write an archive for a problem report, without secrets.
     Bundle(bundle::BundleArguments),
     /// Print the version, the commit, the version of the CRI, and the target.
     Version(Output),

@@ -37,7 +37,7 @@ pub(super) struct ManifestsArguments {
     #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "limits")]
     policy: Option<PolicyKind>,
-    /// Warn of RuntimeClasses that the cluster has with a different handler. FILE has the output of kubectl get
+    /// Warn about RuntimeClasses whose handler differs in the cluster. FILE has the output of kubectl get
     /// runtimeclasses -o yaml; - is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "policy")]
     existing: Option<PathBuf>,
@@ -52,8 +52,8 @@ pub(super) struct ManifestsArguments {
 enum PolicyKind {
     /// Reject a pod that the runtime of its RuntimeClass cannot run.
     Limits,
-    /// Give the pods of a namespace with the label criswitch.io/default-class=NAME the RuntimeClass NAME, unless they
-    /// name one (Kubernetes 1.36).
+    /// Set the RuntimeClass NAME for pods that name no class, in namespaces with the label
+    /// criswitch.io/default-class=NAME (Kubernetes 1.36).
     DefaultClass,
 }
 
@@ -179,7 +179,10 @@ fn clashes(config: &Config, place: &Path, text: &str) -> anyhow::Result<String> 
         match document["items"].as_array() {
             // The items of a RuntimeClassList have no kind.
             Some(items) if document["kind"] == "RuntimeClassList" => classes.extend(items),
-            Some(items) => classes.extend(items.iter().filter(|item| is_class(item))),
+            Some(items) => {
+                is_list &= items.is_empty() || items.iter().any(is_class);
+                classes.extend(items.iter().filter(|item| is_class(item)));
+            }
             None if is_class(document) => classes.push(document),
             None => is_list = false,
         }

@@ -247,14 +247,16 @@ impl OwnedPod {
 
     fn json(&self) -> Json {
         let metadata = self.pod.metadata.clone().unwrap_or_default();
+        let [handler, backend] = [&self.pod.runtime_handler, &self.backend]
+            .map(|name| Some(name).filter(|name| !name.is_empty()));
         json!({
             "id": self.pod.id,
             "name": metadata.name,
             "namespace": metadata.namespace,
             "uid": metadata.uid,
             "attempt": metadata.attempt,
-            "handler": self.pod.runtime_handler,
-            "backend": self.backend,
+            "handler": handler,
+            "backend": backend,
             "state": self.state(),
             "cached": self.cached,
             "createdAt": self.created_text(),

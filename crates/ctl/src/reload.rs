@@ -31,13 +31,19 @@ pub(super) struct ReloadArguments {
     dry_run: bool,
 }
 
+const UNKNOWN: &str = "the running criswitch gives no outcome that this version knows; see `criswitch status` for both \
+    versions";
+
 impl ReloadArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         if self.dry_run {
             let plan = block_on(ask(&self.daemon, "no dry run", Running::plan_reload))?;
+            ensure!(plan.changes.is_some() || !plan.problems.is_empty(), UNKNOWN);
             return self.show_plan(&plan);
         }
         let response = block_on(ask(&self.daemon, "not reloaded", Running::reload))?;
+        let outcome = response.reload.as_ref().and_then(|it| it.result.as_ref());
+        ensure!(outcome.is_some(), UNKNOWN);
         let problems = problems(&response);
         match self.output.encoding() {
             Some(encoding) => print(encoding.document(json(&response)?)?).map(drop)?,

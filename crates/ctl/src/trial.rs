@@ -85,8 +85,7 @@ pub(super) struct TryArguments {
     /// The number of runs of each measured pod.
     #[arg(long, value_name = "N", default_value_t = 5, requires = "measure", value_parser = value_parser!(u8).range(1..=100))]
     runs: u8,
-    /// The length of a window in which a measured pod is left alone. Longer windows make the idle processor time more
-    /// exact.
+    /// The length of an idle window. Longer windows measure the idle processor time more precisely.
     #[arg(long, value_name = "TIME", default_value = "1s", requires = "measure", value_parser = idle)]
     idle: Duration,
     /// Write the overhead into the row of the handler, in the configuration of the running daemon.

@@ -31,7 +31,8 @@ const UNKNOWN_PODS: &str =
 /// The machine that a command changes.
 #[derive(Args)]
 struct TargetMachine {
-    /// Change the machine whose root is this directory and that does not run, for example a mounted image.
+    /// Change the machine whose root is this directory, such as a mounted image. It must not be running, unless it is
+    /// this machine.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
     /// Run in this process, not in a unit of systemd.
@@ -78,7 +79,7 @@ pub struct NodeStatusArguments {
     /// Show the state of the machine whose root is this directory.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
-    /// Exit with status 1 unless the machine is as `apply` has made it.
+    /// Exit with status 1 unless the machine matches its last apply.
     #[arg(long)]
     ready: bool,
     #[command(flatten)]
@@ -86,8 +87,8 @@ pub struct NodeStatusArguments {
 }
 
 impl TargetMachine {
-    /// The root of the machine if this process changes it; `None` if a process in a unit of systemd must. Rejects a
-    /// machine that runs and is not this machine.
+    /// The root of the machine; `None` if a systemd unit must make the changes instead of this process. Rejects a
+    /// running machine other than this one.
     fn find(&self) -> anyhow::Result<Option<PathBuf>> {
         let directory = fs::canonicalize(&self.root).context("the root cannot be read")?;
         let root = Root::of(&directory);

@@ -43,13 +43,13 @@ pub struct FollowArguments {
     /// The file with the last report, which Kubernetes shows when the container ends.
     #[arg(long, value_name = "FILE", default_value = "/dev/termination-log")]
     message: PathBuf,
-    /// Print the last report of the process that follows, and follow nothing.
+    /// Print the last report of the running `criswitch node follow`, and exit.
     #[arg(long)]
     ready: bool,
     /// The directory with /run/systemd and /var/lib/criswitch/node of the node.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
-    /// The time until the first look: a plan rejects a node with a pod that has just started, also if it is this pod.
+    /// The time until the first look: a plan rejects a node with a pod that has just started, even if it is this pod.
     #[arg(long, hide = true, value_parser = humantime::parse_duration, default_value = "11s")]
     wait: Duration,
     /// The time between two looks at the node.

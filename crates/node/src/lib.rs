@@ -44,13 +44,13 @@ pub use facts::Discover;
 pub enum NodeCommand {
     /// Show the steps that would change this node, and what blocks them.
     Plan(plan::PlanArguments),
-    /// Set up this node, or a mounted image: all of it or nothing.
+    /// Set up this node or a mounted image, and undo everything if a step fails.
     Apply(apply::ApplyArguments),
     /// Undo the last apply, or one that was interrupted.
     Undo(apply::UndoArguments),
     /// Undo every apply, unless pods still need criswitch.
     Uninstall(apply::UninstallArguments),
-    /// Show whether a machine is as apply has made it.
+    /// Show whether a machine still matches its last apply.
     Status(apply::NodeStatusArguments),
     /// Apply a specification to this pod's node and report the node's state, until SIGTERM.
     Follow(follow::FollowArguments),

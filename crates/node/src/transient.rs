@@ -133,7 +133,7 @@ impl TransientUnit {
     ) -> anyhow::Result<String> {
         let mut output = Vec::new();
         loop {
-            // systemd does not answer while it executes itself again.
+            // systemd does not answer during a daemon-reexec: treat the unit as active.
             let is_last = self.is_active(root).await.is_ok_and(|is_active| !is_active);
             if file.is_none() {
                 file = File::open(root.at(Path::new(self.output))).ok();

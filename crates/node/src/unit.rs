@@ -71,9 +71,9 @@ impl Unit {
     pub(super) fn read(root: &Root<'_>, name: &str) -> Unit {
         let asked = root.is_this_machine().then(|| reported_files(name));
         let files = asked.flatten().unwrap_or_else(|| files(root, name));
-        let own = files.first().filter(|file| file.ends_with(name));
-        let is_there = own.is_some();
-        let is_masked = own.is_some_and(|file| {
+        let unit_file = files.first().filter(|file| file.ends_with(name));
+        let is_there = unit_file.is_some();
+        let is_masked = unit_file.is_some_and(|file| {
             let text = root.text(file);
             text.is_ok_and(|text| text.is_none_or(|text| text.trim().is_empty()))
         });
@@ -357,9 +357,8 @@ fn in_lines(text: &str) -> String {
     whole
 }
 
-/// The value of a variable in an environment file. The text after a closing quote belongs to the value, and so does
-/// that of further quotes, without the blanks before it. In a value without quotes, `\\` takes the next letter as it
-/// is.
+/// The value of a variable in an environment file. Quoted parts, and the text after a closing quote, are joined
+/// without the blanks between them. In a value without quotes, `\\` escapes the next character.
 fn file_value(text: &str) -> String {
     let (mut value, mut chars) = (String::new(), text.trim().chars());
     // The quote that is open; `Some(' ')` in a value without quotes.

@@ -215,7 +215,7 @@ pub struct Kernel {
 pub struct KernelReport {
     /// The kernel's own facts.
     pub kernel: Kernel,
-    /// Whether the processors show that they are those of a virtual machine.
+    /// Whether the processors report a hypervisor, as in a virtual machine.
     pub has_hypervisor: bool,
     /// The line of the kernel's log that names a userspace kernel.
     pub log: Option<String>,

@@ -104,10 +104,10 @@ impl Part<'_> {
             // A backend that is down may be back, so the call waits for the next attempt to connect. If the backend is
             // late with the call, the session asks it.
             let is_late = backend.record.known().is_late_with(call.row);
-            let is_asked = is_short || is_late || backend.connection.is_ready();
+            let fails_at_once = is_short || is_late || backend.connection.is_ready();
             match self.replacement(status.into()) {
                 Ok(share) => return Ok(share),
-                Err(why) if is_asked => return Err(why),
+                Err(why) if fails_at_once => return Err(why),
                 Err(_) => {}
             }
         }

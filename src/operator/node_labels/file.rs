@@ -96,6 +96,10 @@ impl Writer {
         let last = self.written.as_ref().map(|(path, _)| path.clone());
         let old = last.filter(|last| Some(last.as_path()) != path);
         let new = wanted.clone();
+        // Until the work ends, the content of the file is not known.
+        if let Some((_, content)) = &mut self.written {
+            content.clear();
+        }
         let work = self.files.run(move || {
             if let Some(old) = old {
                 remove(&old)?;

@@ -98,14 +98,14 @@ pub(super) fn fitted<M: Editable>(
         omitted: BTreeMap::new(),
     };
     let metrics = protobuf::edited(metrics, &[ITEMS], &mut |pod| {
-        let inside = protobuf::edit_within(
+        let fitted_containers = protobuf::edit_within(
             pod,
             &[pod_sandbox_metrics::CONTAINER_METRICS],
             &mut |item| fitting.item(item),
         )?;
-        let edit = fitting.item(inside.as_deref().unwrap_or(pod))?;
-        Ok(match (edit, inside) {
-            (Edit::Same, Some(inside)) => Edit::Other(inside),
+        let edit = fitting.item(fitted_containers.as_deref().unwrap_or(pod))?;
+        Ok(match (edit, fitted_containers) {
+            (Edit::Same, Some(fitted_containers)) => Edit::Other(fitted_containers),
             (edit, _) => edit,
         })
     })?;

@@ -148,7 +148,7 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Duration,
         default: Some(UNLIMITED),
         limits: AGE,
-        help: "How old the cached lists of a backend may be, which are served while the backend does not answer. With \
+        help: "The maximum age of a backend's cached lists, which are served while the backend does not answer. With \
                \"unlimited\" only the pods of that backend are affected. If a duration is set, all lists of the node fail \
                when the cached lists are older than that, and the node's pods are evicted later. With \"0s\", cached \
                lists are never served. A backend's row may set a different value.",

@@ -10,8 +10,10 @@ const PEM: (&str, &str) = ("-----BEGIN ", "-----END ");
 pub(super) fn removed(text: &str) -> String {
     let (mut clean, mut in_block) = (String::new(), false);
     for line in text.lines() {
-        let hidden = in_block || line.contains(PEM.0);
-        in_block = hidden && !line.contains(PEM.1);
+        let (begin, end) = (line.rfind(PEM.0), line.rfind(PEM.1));
+        let hidden = in_block || begin.is_some();
+        // One line may end a block and begin the next one.
+        in_block = if end.is_some() { begin > end } else { hidden };
         if hidden {
             clean += REMOVED;
         } else {
@@ -31,6 +33,10 @@ mod tests {
         for (text, clean) in [
             ("sent password=hunter2 to", "sent password=[removed] to"),
             ("https://me:hunter2@store/x", "https://[removed]@store/x"),
+            (
+                "-----BEGIN A-----\nx\n-----END A----------BEGIN B-----\nhunter2\n-----END B-----\nb",
+                "[removed]\n[removed]\n[removed]\n[removed]\n[removed]\nb",
+            ),
             (
                 "a\n-----BEGIN KEY-----\nhunter2\n-----END KEY-----\nb",
                 "a\n[removed]\n[removed]\n[removed]\nb",

@@ -79,10 +79,14 @@ fn about_rows(backend: &PlannedBackend) -> String {
     comment(&format!("{name} does not report its handlers. {next}"))
 }
 
+/// The most columns to which the names of rows are padded.
+const WIDEST: usize = 64;
+
 /// The line of a row, with the features of its handler and a request for its kind if that is unknown. If the row has a
 /// conflict, the line is commented out and has the reason for the conflict instead.
 fn line(backend: &PlannedBackend, row: &PlannedRow, width: usize) -> String {
     let (key, to) = (key(row), target(backend, row));
+    let width = width.min(WIDEST);
     let remark = row.conflict.clone().unwrap_or_else(|| {
         let mut remarks = backend.found.features_of(&row.handler);
         remarks.extend(row.kind(backend).is_none().then_some(ASK_FOR_KIND));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use criswitch_advice::{Fact, Facts};
 use criswitch_client::probe::Runtime;
-use criswitch_config::Handler;
+use criswitch_config::{Handler, disk};
 
 use super::NodeFacts;
 
@@ -125,14 +125,21 @@ impl NodeFacts {
         fs::read_dir(folder)
             .into_iter()
             .flatten()
-            .map(|file| fs::read_to_string(file?.path()))
-            .any(|text| text.map_or(true, |text| text.contains("shared_fs")))
+            .map(|file| disk::bytes(&file?.path()))
+            .any(|text| {
+                text.map_or(true, |text| {
+                    String::from_utf8_lossy(&text).contains("shared_fs")
+                })
+            })
     }
 
     /// A TOML file of the node; `None` if it cannot be read.
     fn toml(&self, path: &str) -> Option<toml::Table> {
         let path = self.path(Path::new(path));
-        fs::read_to_string(path).ok()?.parse().ok()
+        String::from_utf8(disk::bytes(&path).ok()?)
+            .ok()?
+            .parse()
+            .ok()
     }
 
     /// A path of the node, seen from here.

@@ -137,7 +137,8 @@ fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| {
             let end = path.extension().and_then(|end| end.to_str());
-            end.is_some_and(|end| ENDS.contains(&end)) && !path.is_dir()
+            let is_other = fs::metadata(path).is_ok_and(|it| !it.is_file());
+            end.is_some_and(|end| ENDS.contains(&end)) && !is_other
         })
         .collect();
     files.sort();
@@ -498,8 +499,8 @@ impl Skipped {
     }
 }
 
-/// Checks the types of the fields that the rules are about. A value of a wrong type would meet no rule. Whether one of
-/// the fields has a placeholder of a template.
+/// Checks the types of the fields that the rules are about, because no rule matches a value of a wrong type. Returns
+/// whether one of the fields has a template placeholder.
 fn check(pod: &Value, prefix: &str) -> anyhow::Result<bool> {
     let strings = Test {
         fields: STRINGS,

@@ -71,7 +71,7 @@ impl Cost {
         if cpu >= 1.0 {
             overhead.insert("cpu".to_owned(), format!("{cpu:.0}m"));
         }
-        let most = runs.map(Run::most_memory_bytes).max().unwrap_or_default();
+        let most = runs.map(Run::max_memory_bytes).max().unwrap_or_default();
         overhead.insert("memory".to_owned(), format!("{}Mi", most.div_ceil(MIB)));
         overhead
     }
@@ -114,7 +114,7 @@ impl Cost {
     /// counted, and a pod that was not idle. The notes have the figures of the run with the most memory.
     pub(super) fn notes(&self) -> Vec<String> {
         let runs = self.container.iter();
-        let Some(run) = runs.max_by_key(|run| run.most_memory_bytes()) else {
+        let Some(run) = runs.max_by_key(|run| run.max_memory_bytes()) else {
             return Vec::new();
         };
         let mut notes = Vec::new();
@@ -183,7 +183,7 @@ impl Run {
     }
 
     /// The memory that the pod may use without its containers.
-    fn most_memory_bytes(&self) -> u64 {
+    fn max_memory_bytes(&self) -> u64 {
         self.memory_bytes() + self.free_in_guest_bytes.unwrap_or_default()
     }
 

@@ -15,7 +15,7 @@ use crate::unit::Unit;
 
 /// The oldest minor version of the kubelet 1.x that criswitch serves.
 const OLDEST: u32 = 31;
-/// The oldest one with which k3s and RKE2 read drop-ins of the kubelet. Source: the documentation of k3s.
+/// The oldest minor version for which k3s and RKE2 read kubelet drop-ins. Source: the documentation of k3s.
 const OLDEST_OF_RANCHER: u32 = 32;
 /// Linux' unit of the times in `/proc/PID/stat`, for all processors of Kubernetes.
 const TICKS_PER_SECOND: u64 = 100;

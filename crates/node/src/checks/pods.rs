@@ -15,7 +15,7 @@ use crate::steps::PlannedStep;
 
 /// The age that a pod must have before the kubelet restarts.
 const YOUNG: Duration = Duration::from_secs(10);
-/// How far a pod may be in the future of a clock that was adjusted meanwhile.
+/// How far in the future a pod's creation time may be, because the clock may have been set back.
 const CLOCK_STEP: Duration = Duration::from_secs(1);
 /// The minor versions of the kubelets 1.x that reset the readiness of pods at their start.
 const RESETS_READINESS: std::ops::RangeInclusive<u32> = 31..=34;
