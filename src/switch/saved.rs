@@ -59,9 +59,9 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     // removed. A file that is left would restore the backend and its pods at the next start.
     loop {
         let removed = remove(&switch, &backend, &store).await;
-        let is_left = matches!(removed, SaveResult::Outdated(_));
+        let is_done = matches!(removed, SaveResult::OnDisk);
         backend.was_saved(u64::MAX, removed);
-        if !is_left {
+        if is_done {
             return;
         }
         tokio::time::sleep(RETRY).await;
@@ -361,9 +361,8 @@ impl Restored<'_> {
         // The file's time is updated only every `TOUCH_EVERY`, so the last answer may be later by that much.
         let at_most = (at + TOUCH_EVERY).min(Instant::now());
         backend.record.learn(|known| {
+            known.answered = Some(at);
             let version = Readable::version(&saved.version).unwrap_or_default();
-            // A backend without a version has never answered.
-            known.answered = (!version.is_empty()).then_some(at);
             let status = Readable::status(&saved.status).unwrap_or_default();
             known.restore(version, status, at_most);
         });

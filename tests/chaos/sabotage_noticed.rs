@@ -15,7 +15,7 @@ const SCHEDULES: u64 = if cfg!(debug_assertions) { 50 } else { 2000 };
 #[test]
 #[cfg_attr(
     debug_assertions,
-    ignore = "takes minutes without optimization; the step `faults` runs it"
+    ignore = "takes minutes without optimization; the step `simulation` runs it"
 )]
 fn each_missing_protection_is_noticed() {
     let all = Sabotage::value_variants().iter();

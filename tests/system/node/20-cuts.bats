@@ -72,7 +72,7 @@ cut_at_each() {
   done 9< <(kept "$1")
 }
 
-@test "an apply that is interrupted at any boundary leaves the node as before or as after" {
+@test "an apply that is interrupted at a boundary leaves the node as before or as after" {
   local stride=2
   have_boundaries
   [ "${CRISWITCH_FAULTS:-}" != all ] || stride=1

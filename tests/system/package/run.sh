@@ -124,7 +124,7 @@ path_without() {
 # Builds the releases, unless they are those of these sources and this toolchain.
 build_all() {
   local sum
-  sum=$(sources | sha256sum && rustc --version)
+  sum=$(sources | sha256sum && rustc --version && echo "${TARGETS[*]}")
   if [ "$(cat "$HERE/built" 2>/dev/null)" != "$sum" ]; then
     build_releases
     echo "$sum" >"$HERE/built"
