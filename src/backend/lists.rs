@@ -1,4 +1,5 @@
-//! The cached lists and stats of a backend: the last complete ones, served while the backend does not answer.
+//! The cached lists and stats of a backend: the last complete ones, served while the backend does not answer. Only a
+//! list of images may lack a later item.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -257,7 +258,7 @@ impl Lists {
 
     /// Records that a list may be outdated: an image was added or removed, a client received a list that criswitch did
     /// not read, or more states changed than criswitch remembers. Drops the list, except for a list of images: a client
-    /// that asks for all images needs none of the newest. Returns whether a whole list or a created item was cached.
+    /// that asks for all images can do without the newest. Returns whether a whole list or a created item was cached.
     pub fn outdate(&mut self, list: List) -> bool {
         let was_outdated = self.is_outdated(list);
         let kept = self.kept.remove(&list).unwrap_or_default();

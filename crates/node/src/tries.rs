@@ -84,18 +84,19 @@ impl TryResult {
             Some(why) => format!("failed: {why}"),
         };
         progress(&format!("try: handler {} {end}\n", self.handler));
-        let leftovers = self.leftovers.join("; ");
-        if !leftovers.is_empty() {
-            progress(&format!("try: handler {}: {leftovers}\n", self.handler));
-        }
-        let problem = failure.map(|why| {
-            if self.untested {
-                leftovers.as_str()
-            } else {
-                why
+        if failure.is_none() {
+            for pod in &self.leftovers {
+                progress(&format!("try: handler {}: {pod}\n", self.handler));
             }
-        })?;
-        (!problem.is_empty()).then(|| format!("handler {}: {problem}", self.handler))
+            return None;
+        }
+        let leftovers = self.leftovers.iter().map(String::as_str);
+        let problems: Vec<_> = failure
+            .filter(|_| !self.untested)
+            .into_iter()
+            .chain(leftovers)
+            .collect();
+        (!problems.is_empty()).then(|| format!("handler {}: {}", self.handler, problems.join("; ")))
     }
 }
 
@@ -169,18 +170,20 @@ mod tests {
     }
     #[test]
     fn a_pod_that_is_left_fails_no_handler_that_starts_pods() {
-        let result = |failure: Option<&str>| TryResult {
+        let result = |failure: Option<&str>, untested| TryResult {
             handler: "kata".to_owned(),
             failure: failure.map(str::to_owned),
-            untested: false,
+            untested,
             milliseconds: 1.0,
             leftovers: vec!["pod 1 was not removed".to_owned()],
         };
-        assert_eq!(result(None).problem(), None);
-        let expected = "handler kata: create pod: no shim".to_owned();
-        assert_eq!(
-            result(Some("create pod: no shim")).problem(),
-            Some(expected)
-        );
+        assert_eq!(result(None, false).problem(), None);
+        for (untested, problem) in [
+            (false, "handler kata: no shim; pod 1 was not removed"),
+            (true, "handler kata: pod 1 was not removed"),
+        ] {
+            let shown = result(Some("no shim"), untested).problem();
+            assert_eq!(shown.as_deref(), Some(problem));
+        }
     }
 }

@@ -46,7 +46,7 @@ pub(crate) async fn pull_everywhere(
 async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     join_all(backends.iter().cloned().map(|backend| async move {
         let answer = fanout::ask(call, &backend).await;
-        let result = answer.and_then(|answer| readable(call.row, &backend, answer));
+        let result = answer.and_then(|answer| decodable(call.row, &backend, answer));
         BackendResult { backend, result }
     }))
     .await
@@ -56,7 +56,7 @@ async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
 ///
 /// # Errors
 /// `Internal` if clients cannot.
-fn readable(row: &Row, backend: &Backend, answer: Answer) -> Result<Answer, Status> {
+fn decodable(row: &Row, backend: &Backend, answer: Answer) -> Result<Answer, Status> {
     if row.name == rpc::PULL_IMAGE.name && answer.code() == Code::Ok {
         cri::PullImageResponse::decode(backend.message(&answer)?)
             .map_err(|fault| backend.bad_reply(&format!("its reply is malformed: {fault}")))?;

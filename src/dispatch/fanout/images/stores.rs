@@ -34,7 +34,7 @@ pub(super) struct StoreAnswer {
     pub image: Stored,
     /// Whether the store did not answer in time and criswitch used its cached list.
     pub is_late: bool,
-    /// Whether the store did not answer in time and nothing has recorded this yet.
+    /// Whether the store did not answer in time, and the client is not the cause.
     is_overdue: bool,
     /// The store's answer if its code is `OK`, otherwise the error.
     answer: Result<Answer, Failed>,
@@ -203,10 +203,7 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
             .await
             .unwrap_or_else(|late| {
                 backend.nudges.suspected.notify_one();
-                is_overdue = late.is_fault_of_backend && !is_last;
-                if late.is_fault_of_backend && is_last {
-                    backend.record.note_late_read(call.row, &call.body);
-                }
+                is_overdue = late.is_fault_of_backend;
                 Err(backend.unavailable(&format!("it did not answer within {limit:?}")))
             }),
     };
@@ -225,14 +222,18 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
             (Err(failed), cached.unwrap_or(Stored::Unknown))
         }
     };
-    StoreAnswer {
+    let said = StoreAnswer {
         backend: Arc::clone(backend),
         live: Arc::clone(&call.live),
         image,
         is_late,
         is_overdue,
         answer,
+    };
+    if is_last {
+        said.note_late(call);
     }
+    said
 }
 
 /// Looks up the image that `call` names in the cached list of `backend`. `None` if no cached list is fresh enough.
