@@ -52,9 +52,9 @@ faults        all         -            2    test_faults
 package       all,nightly root,go      8    test_package
 begin-demo    all         -            0.1  begin_demo
 runtimes      all         root,go      13.6 test_runtimes
-windows-lints all         network      1    tests/system/windows/run.sh --lints
+windows-lints all         network      1    after_builds tests/system/windows/run.sh --lints
 windows       nightly     root,network 14   tests/system/windows/run.sh
-demo          all         -            1.5  cargo run --quiet --locked -p criswitch-demo -- --once
+demo          all         -            1.5  after_builds cargo run --quiet --locked -p criswitch-demo -- --once
 comparison    nightly     root,go      5    benches/compare/run.sh --smoke
 simulation    nightly     -            30   simulate_long
 fuzzing       nightly     network      50   tests/fuzz/run.sh
@@ -341,10 +341,24 @@ end_background() {
   wait
 }
 
-# wait_for PID: waits for builds in the background, if there are any. If one of them failed, the step that needs it
-# repeats it and shows the error.
+# wait_for PID: waits for a session of `beside`, if there is one, and returns its exit code. If a build failed, the step
+# that needs it repeats it and shows the error. While a step waits, the session gets an ordinary part of the processor
+# time: a busy machine may have no time that nothing else wants.
 wait_for() {
-  [ -z "$1" ] || wait "$1" || true
+  local process
+  [ -n "$1" ] || return 0
+  while kill -0 "$1" 2>/dev/null; do
+    for process in $(session "$1"); do
+      { chrt --other --all-tasks --pid 0 "$process" && echo 0 >"/proc/$process/autogroup"; } 2>/dev/null
+    done
+    sleep 1
+  done
+  wait "$1"
+}
+
+# session ID: prints the processes of a session.
+session() {
+  cat /proc/[0-9]*/stat 2>/dev/null | sed 's/^\([0-9]*\) .*) /\1 /' | awk -v id="$1" '$5 == id {print $1}'
 }
 
 # Starts the fault simulation in the background, because the next steps often wait. Its clock is paused, so a busy machine
@@ -357,7 +371,7 @@ begin_faults() {
 test_faults() {
   [ -n "${FAULTS:-}" ] || { "${SIMULATE[@]}"; return; }
   local code=0
-  wait "$FAULTS" || code=$?
+  wait_for "$FAULTS" || code=$?
   cat "$CACHE/faults.log"
   return "$code"
 }
@@ -386,9 +400,17 @@ begin_demo() {
   cargo build --quiet --locked --example load || return
   beside bash -c 'cargo build --quiet --locked -p criswitch-demo && tests/system/windows/run.sh --lints' \
     >"$CACHE/demo.log" 2>&1 &
+  DEMO=$!
+}
+
+# after_builds COMMAND...: runs a command once the builds of `begin_demo` have ended.
+after_builds() {
+  wait_for "${DEMO:-}"
+  "$@"
 }
 
 test_package() {
+  wait_for "${PARTNERS:-}"
   wait_for "${RELEASES:-}"
   tests/system/package/run.sh || return
   # The programs of the package's tests have the names of an installation.
