@@ -98,7 +98,7 @@ pub struct Backend {
     pub(crate) nudges: Arc<Nudges>,
     /// Whether merged calls include the backend.
     joined: AtomicBool,
-    /// How often criswitch has forgotten the backend on request.
+    /// The number of times that criswitch has forgotten the backend on request.
     forgets: watch::Sender<u64>,
     /// The first lists after a start wait for the backend until this time. `None` if lists do not wait for it.
     awaited: Mutex<Option<Instant>>,
@@ -128,7 +128,7 @@ pub(crate) struct Nudges {
     pub(crate) disks: Notify,
 }
 
-/// A backend is its row of the configuration, and what happens to it.
+/// Gives access to the settings of the backend's row in the configuration, such as `backend.socket`.
 impl Deref for Backend {
     type Target = Settings;
 
@@ -164,7 +164,7 @@ impl Backend {
         }
     }
 
-    /// How often the statuses of items may have changed; see [`Statuses::changes`].
+    /// The number of times that statuses of items may have changed; see [`Statuses::changes`].
     pub(crate) fn status_changes(&self) -> u64 {
         self.statuses.lock().changes()
     }
@@ -198,14 +198,14 @@ impl Backend {
         self.joined.load(Ordering::Relaxed)
     }
 
-    /// How often criswitch has forgotten the backend on request.
+    /// The number of times that criswitch has forgotten the backend on request.
     pub(crate) fn forgets(&self) -> u64 {
         *self.forgets.borrow()
     }
 
-    /// Whether the reply to a call teaches owners and may be cached. `forgets` is the value of [`Backend::forgets`]
-    /// when the call was sent. A backend that merged calls omit must own nothing: another backend may list the same
-    /// item, and the lists of that backend would lack the item.
+    /// Whether criswitch may learn owners from the reply to a call, and may cache the reply. `forgets` is the value of
+    /// [`Backend::forgets`] when the call was sent. A backend that merged calls omit must own nothing: if another
+    /// backend listed the same item, the list of that backend would lack the item.
     pub(crate) fn teaches(&self, forgets: u64) -> bool {
         self.has_joined() && self.forgets() == forgets
     }
@@ -225,8 +225,8 @@ impl Backend {
         *self.awaited.lock() = None;
     }
 
-    /// Waits until the backend is ready, if the first lists after a start wait for the backend. The wait ends when
-    /// merged calls omit the backend, at `latest`, or at the time given to [`Backend::await_until`], whichever is
+    /// Waits until the backend is ready, if the first lists after a start wait for the backend. The wait also ends when
+    /// criswitch forgets the backend, at `latest`, or at the time given to [`Backend::await_until`], whichever is
     /// first.
     pub(crate) async fn started(&self, latest: Instant) {
         let by = *self.awaited.lock();
@@ -356,8 +356,8 @@ impl Backend {
         }
     }
 
-    /// The connection over which a call is sent again that failed over `last` with the status `failed`: `last`, or the
-    /// next connection if `last` takes no further calls. Waits for the next attempt to connect.
+    /// Returns the connection for the second attempt of a call that failed over `last` with the status `failed`:
+    /// `last`, or the next connection if `last` takes no further calls. Waits for the next attempt to connect.
     ///
     /// # Errors
     /// The cause if that attempt fails, or `failed` if no session connects again.
@@ -380,8 +380,8 @@ impl Backend {
         }
     }
 
-    /// Keeps the status in a reply of `row`, which is for the item with this id, unless an item may have changed since
-    /// [`Backend::status_changes`] was `changes`, or there is no memory for it.
+    /// Keeps the status in `reply`, the reply to a call of `row` for the item `id`. Does not keep the status if an item
+    /// may have changed since [`Backend::status_changes`] returned `changes`, or if there is no memory for the status.
     pub(crate) fn keep_status(&self, row: &Row, id: &str, reply: &Bytes, changes: u64) {
         if let Some((kind, state)) = row.status()
             && let Ok(status) = ItemStatus::of(reply, state)
@@ -431,8 +431,8 @@ impl Backend {
         }
     }
 
-    /// Completes when a call that has taken the time `taken` ends without an answer: the backend has been unresponsive
-    /// for `limit`. Makes the session probe the backend each `list_timeout` of the call.
+    /// Waits until the backend has been unresponsive for `limit`, and returns the status with which the call ends then.
+    /// `taken` is how long the call has run already. Meanwhile makes the session probe the backend each `list_timeout`.
     async fn given_up(&self, limit: Duration, taken: Duration) -> Status {
         let mut link = self.connection.changes();
         let mut wait = self.list_timeout().saturating_sub(taken);
@@ -451,8 +451,8 @@ impl Backend {
         }
     }
 
-    /// Completes when the backend is forgotten: no later list or call would find the item that the call creates.
-    /// Meanwhile makes the session probe the backend.
+    /// Waits until the backend is forgotten, and returns the status with which a call that creates ends then: no later
+    /// list or call would find the created item. Meanwhile makes the session probe the backend.
     async fn forgotten(&self) -> Status {
         let mut forgotten = std::pin::pin!(self.is_forgotten());
         loop {

@@ -1,5 +1,5 @@
-//! A call after criswitch has read its request, and the type of its failures. Each step on the path of a call hands the
-//! call to the next step.
+//! A call after criswitch has read its request: its target, plan, log line and reply. Each step on the path of a call
+//! hands the call to the next step.
 //!
 //! This module does no I/O, and sends no call.
 

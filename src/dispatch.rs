@@ -1,7 +1,7 @@
 //! The path of a call: reads the request, finds its target, makes and runs its plan, and returns the reply once all
 //! that it shows is saved.
 //!
-//! It spawns no task, so a client that disconnects ends its calls at the backends too.
+//! This module spawns no task, so a client that disconnects ends its calls at the backends too.
 
 pub mod fanout;
 pub(crate) mod forward;
@@ -112,7 +112,7 @@ async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Fa
     }
 }
 
-/// Adds the handler of the call's pod to criswitch's own status: users know the handler, and not the backend.
+/// Adds the handler of the call's pod to a status that criswitch made: users know the handler, but not the backend.
 fn with_handler(switch: &Switch, log: &CallLog, failed: Failed) -> Failed {
     match handler(switch, log) {
         Some(handler) => failed.of_handler(&handler),
@@ -130,8 +130,8 @@ pub(crate) fn handler(switch: &Switch, log: &CallLog) -> Option<String> {
 }
 
 /// After a start, waits for backends whose pods are not listed yet. Lists wait at most until [`Switch::start_by`],
-/// other calls at most for [`BRIEF_WAIT`]; each wait ends before the client's deadline. A reload may meanwhile add a
-/// backend that gets pods, so a list of pods or containers then has the new table.
+/// other calls at most for [`BRIEF_WAIT`]; each wait ends before the client's deadline. A reload during the wait may
+/// add a backend that gets pods, so a list of pods or containers uses the table after the wait.
 async fn started(switch: &Switch, request: &mut Request) {
     let start_by = switch.start_by;
     if Instant::now() >= start_by {

@@ -40,7 +40,7 @@ pub fn no_such_rpc(path: &str) -> Status {
     ))
 }
 
-/// The client's `grpc-timeout` is not one: at most eight digits and a unit.
+/// The client's `grpc-timeout` is invalid: it must have at most eight digits and a unit.
 pub(crate) fn invalid_timeout(value: &http::HeaderValue) -> Status {
     let value = String::from_utf8_lossy(value.as_bytes());
     let value = shown(&value);
@@ -101,7 +101,7 @@ pub fn no_memory_for_reply(backend: &str, socket: &Address, limit: usize) -> Sta
     status
 }
 
-/// The status of a call for whose answer criswitch did not wait longer, because the client's deadline is near.
+/// Marks the status of a call for which criswitch stopped waiting because the client's deadline is near.
 pub(crate) fn of_deadline(mut status: Status) -> Status {
     status.set_source(Arc::new(OfClients::Deadline));
     status
@@ -414,7 +414,7 @@ pub(crate) fn not_forgotten(cause: &str) -> Status {
     Status::failed_precondition(cause)
 }
 
-/// The health of a service that is neither the node nor a backend.
+/// A client asks for the health of a service that is neither the node nor a backend.
 pub(crate) fn no_such_service(service: &str) -> Status {
     Status::not_found(format!(
         "no backend is named {service:?}; the empty service is the node"
@@ -452,7 +452,7 @@ pub fn no_backend() -> Status {
     )
 }
 
-/// A case that the code around the caller excludes.
+/// The caller has reached a case that cannot occur.
 pub fn impossible(rpc: &str) -> Status {
     Status::internal(format!(
         "{rpc}: criswitch cannot answer this call; this is a bug, please report it"
@@ -462,7 +462,7 @@ pub fn impossible(rpc: &str) -> Status {
 /// The cause of a failure at a backend for which the client's deadline is too near.
 pub const BEFORE_DEADLINE: &str = "it did not answer before the client's deadline";
 
-/// The client's deadline is too near to wait for these backends, which are named by statuses.
+/// The client's deadline is too near to wait for further backends. Each status in `silent` names such a backend.
 pub fn deadline_before_answers(silent: &[Status]) -> Status {
     let named: Vec<_> = silent.iter().map(Status::message).collect();
     match named.as_slice() {

@@ -1,9 +1,9 @@
 //! The gate for the bytes of a backend that go to every client: lists, stats, statuses of the node, versions and
-//! events. It reads them whole, by the CRI's types, and makes them [`Readable`]. Does no I/O.
+//! events. It decodes these bytes completely, with the types of the CRI, and makes them [`Readable`]. Does no I/O.
 //!
 //! criswitch copies these bytes without decoding them. One item that clients cannot decode, such as a label that is not
-//! UTF-8, would make the merged reply unreadable for every client. The kubelet reads some messages without asking
-//! whether they are there: an item without its metadata, or stats without their attributes, would make it panic.
+//! UTF-8, would make the merged reply unreadable for every client. The kubelet reads some submessages without checking
+//! that they are present: an item without its metadata, or stats without their attributes, would make it panic.
 
 mod items;
 
@@ -27,8 +27,8 @@ pub const MOST_HANDLERS: usize = 256;
 /// Reads a message whole. The error says why clients cannot use it.
 type ReadMessage = fn(&[u8]) -> Result<(), String>;
 
-/// A message of a backend that every client can decode. Only the gate makes one. Merging, events, the status of the
-/// node, the cached lists and the restored state take no other messages.
+/// A message of a backend that every client can decode. Only this module creates values of this type. Merging, events,
+/// the status of the node, the cached lists and the restored state take no other messages.
 #[derive(Clone, Debug, Default)]
 pub struct Readable {
     message: Bytes,
@@ -70,7 +70,7 @@ impl Form {
             Form::Version => (decoded::<cri::VersionResponse>, &[], &[]),
             Form::Event => (event, maps::EVENT, lists::EVENT),
         };
-        // Numbers come first, because many values take long to decode, and much memory.
+        // Check the counts first, because decoding many values takes a lot of time and memory.
         match items::count_fault(message, maps, lists) {
             Some(fault) => Some(format!("its reply {fault}")),
             None => read(message).err(),
@@ -94,7 +94,7 @@ impl Readable {
         Form::List(list).read(message)
     }
 
-    /// The next list of the same kind. Items that this list has, too, are not read again.
+    /// Reads the next list of the same kind. Skips the items that this list also has, because they were read before.
     ///
     /// # Errors
     /// Why clients cannot use the message. The text names the item.
@@ -175,7 +175,7 @@ impl Readable {
         }
     }
 
-    /// This list with the items of `others`, which are lists of the same kind, after its own.
+    /// This list, followed by the items of `others`, which are lists of the same kind.
     pub(crate) fn followed_by<'a>(&self, others: impl Iterator<Item = &'a Readable>) -> Readable {
         let (mut message, mut form) = (BytesMut::from(self.message.as_ref()), self.form);
         for other in others {
@@ -185,7 +185,7 @@ impl Readable {
         Readable::new(message.freeze(), form)
     }
 
-    /// `message`, if it has the items of this list, in any order. It is not read again.
+    /// `message` as a `Readable`, if it has the items of this list, in any order. The message is not decoded again.
     pub(crate) fn repeated(&self, message: &Bytes) -> Option<Readable> {
         let other = Readable::new(message.clone(), self.form);
         self.has_items_of(&other).then_some(other)
@@ -251,8 +251,8 @@ impl From<Readable> for Bytes {
     }
 }
 
-/// The kubelet takes the first file system of images in a merged reply for the default backend's, so a reply without
-/// one must not be merged. It reads the used bytes unasked.
+/// The kubelet takes the first file system of images in a merged reply for the default backend's, so a reply without a
+/// file system must not be merged. The kubelet reads the used bytes without checking that they are present.
 fn disks(message: &[u8]) -> Result<(), String> {
     let info = cri::ImageFsInfoResponse::decode(message).map_err(malformed)?;
     let disks = &info.image_filesystems;
@@ -265,7 +265,8 @@ fn disks(message: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Kubelets read the image of each container unasked, and take no event of a pod without names.
+/// Kubelets read the image of each container without checking that it is present, and accept no event of a pod without
+/// metadata.
 fn event(message: &[u8]) -> Result<(), String> {
     let event = cri::ContainerEventResponse::decode(message).map_err(malformed)?;
     let pod = event.pod_sandbox_status;

@@ -34,8 +34,8 @@
 //!
 //! # Code map
 //!
-//! Below the modules are the crates `criswitch-config`, `criswitch-cri`, `criswitch-platform` and `criswitch-version`.
-//! A module uses only these and modules above it; `tests/layers.rs` checks this.
+//! Each module uses only the modules that this list names before it, and the crates `criswitch-config`,
+//! `criswitch-cri`, `criswitch-platform` and `criswitch-version`; `tests/layers.rs` checks this.
 //!
 //! - [`telemetry`]: the log's queue, limits on repeated log lines, counters, trace ids
 //! - [`store`]: the state files for the next start; file work off the thread that serves calls
@@ -52,8 +52,8 @@
 //!   handlers
 //! - [`call`]: a decoded call: its target, its plan, the facts to learn from it, its log line, its reply, and whether
 //!   its client may be the cause of a failure (`fault`)
-//! - [`switch`]: the state that all calls share, and how it is learned (`learn` reads a reply, `usable` says which may
-//!   be cached and merged, `act` acts on what was learned), saved (`saved` makes and reads the contents of
+//! - [`switch`]: the state that all calls share, and how it is learned (`learn` reads a reply, `usable` decides which
+//!   replies may be cached and merged, `act` acts on what was learned), saved (`saved` makes and reads the contents of
 //!   `store::saved`), reloaded and forgotten
 //! - [`dispatch`]: the path of a call; `forward` sends it to one backend, and a kept status may answer a short read;
 //!   `fanout` sends it to several and merges lists, images and status, with cached lists for a backend whose answer
@@ -66,8 +66,8 @@
 //! - [`server`]: the socket, the clients that may connect (`admission`, within `limits`), their HTTP/2 connections
 //!   (`connection`), the layers around each call, shutdown
 //!
-//! The program criswitchd starts the daemon in `serve`. The commands are another program, `criswitch` of the crate
-//! `criswitch-ctl`, which never uses the daemon. docs/architecture.md says where to begin to add an RPC, a
+//! The program criswitchd starts the daemon in `serve`. The commands are in a different program, `criswitch` of the
+//! crate `criswitch-ctl`, which does not use this library. docs/architecture.md says where to begin to add an RPC, a
 //! configuration key, a metric, a limit, a command, an operating system, and more.
 //!
 //! # What always holds
@@ -81,8 +81,8 @@
 //!    `an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it`
 //! 2. A list of pods, containers or images has the items of every backend that takes part in merged calls. For a
 //!    backend whose answer cannot be used (it is silent, returns an error, or its reply cannot be read or is too large)
-//!    the list has its cached items; without them the list fails. Cached images may lack one that was pulled since. An
-//!    error passes only if no backend has an answer that can be used.
+//!    the list has its cached items; without them the list fails. A cached list of images may lack an image that was
+//!    pulled since. An error passes only if no backend has an answer that can be used.
 //!    Tests: `a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back`,
 //!    `a_late_list_is_served_from_cache_and_the_next_one_at_once`,
 //!    `an_error_of_one_backend_is_replaced_by_its_cached_part_and_named_until_it_answers`,
@@ -92,8 +92,8 @@
 //!    Tests: `a_creation_is_not_sent_again_when_its_backend_dies_during_the_call`,
 //!    `pods_that_a_goaway_excludes_are_created_once_over_the_next_connection`,
 //!    `a_pod_and_its_containers_go_to_the_backend_of_its_handler`
-//! 4. An unknown handler is rejected. `NotFound` is returned only if every backend has denied the id, or the backend
-//!    that owns it, or the backend from which a client removed it through criswitch.
+//! 4. An unknown handler is rejected. `NotFound` is returned only if the id was denied by every backend, by its owner,
+//!    or by the backend from which a client removed the item through criswitch.
 //!    Tests: `an_unknown_handler_is_rejected_by_name_and_creates_nothing`,
 //!    `no_id_is_reported_absent_while_a_backend_is_down`
 //! 5. A call for an id with a known owner waits for no other backend. A call waits for no other client. No call but the
@@ -101,12 +101,12 @@
 //!    Tests: `calls_of_other_backends_do_not_wait_for_one_that_hangs`,
 //!    `a_new_call_for_an_item_of_an_unresponsive_backend_fails_at_once_and_is_not_sent`,
 //!    `many_unread_streams_delay_no_other_call_to_their_backend`
-//! 6. Buffers, queues, waits and fan-outs have named limits; docs/limits.md lists those that users can meet. The memory
-//!    limits of the systemd unit follow from the sum of those on memory.
+//! 6. Buffers, queues, waits and fan-outs have named limits; docs/limits.md lists the limits that users can meet. The
+//!    memory limits of the systemd unit follow from the sum of the limits on memory.
 //!    Tests: `the_documented_limits_are_those_of_the_constants`,
 //!    `memory_high_of_the_unit_is_the_sum_of_all_limits_and_memory_max_is_a_quarter_more`
-//! 7. `server` runs each call in one task, and the path of the call spawns no other. When the client cancels the call
-//!    or disconnects, the task ends, and the backend's call is cancelled too.
+//! 7. `server` runs each call in one task, and the path of the call spawns no further task. When the client cancels the
+//!    call or disconnects, the task ends, and the backend's call is cancelled too.
 //!    Tests: `the_path_of_a_call_spawns_no_task`, `a_call_cancelled_by_its_client_ends_at_the_backend_too`
 //! 8. In the library, only `backend::connect` connects, and only `errors` creates a status with a text of criswitch.
 //!    Only `rpc`, `call::route`, `call::lesson` and `call::plan` match on the columns `goes` and `then` of a row.

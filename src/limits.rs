@@ -52,8 +52,8 @@ pub const REPLY_HEADERS: u32 = 1 << 20;
 /// unfinished header list, which no memory limit counts. 250 such connections took 71 MiB.
 pub const REQUEST_HEADERS: u32 = 1 << 16;
 /// The HTTP/2 window of one stream: the most unread bytes in flight. criswitch reserves this much memory for each
-/// streamed list that it passes on, because a client may leave a full window unread. No message of a merged list is
-/// larger, unless one item is.
+/// streamed list that it passes on, because a client may leave a full window unread. No message of a streamed merged
+/// list is larger, unless a single item is larger.
 pub const STREAM_WINDOW: u32 = 1 << 16;
 /// The HTTP/2 window of all streams of a connection together, in bytes. A full window of every call fits, so that
 /// unread streams never block another stream. The window is no larger than that, because h2 derives from this window

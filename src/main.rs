@@ -103,7 +103,7 @@ fn print(text: String) -> Result<(), NotServed> {
 
 /// Prints a line to standard error, and returns the exit code.
 fn said(line: &str, code: u8) -> ExitCode {
-    // An error is ignored: the exit code says what happened, too.
+    // An error is ignored, because the exit code shows the failure too.
     writeln!(io::stderr(), "{line}").ok();
     ExitCode::from(code)
 }

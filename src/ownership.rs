@@ -1,8 +1,9 @@
 //! Records which backend owns each pod and container. In memory only; does no I/O.
 //!
-//! The backend that created an id, else the first that listed it, owns it until its list no longer has it or it is
-//! forgotten; others' items of that id are dropped, with one warning. If another backend lists the id then, the id
-//! passes to it at once.
+//! The owner of an id is the backend that created the item, otherwise the first backend that listed it. The owner stays
+//! the same until a complete list of the owner lacks the id, or until the item or the owner is forgotten. Meanwhile
+//! criswitch drops the items of other backends with this id, and logs one warning. Afterwards the id passes at once to
+//! another backend that lists it, if there is one.
 //!
 //! Pods may be created while a backend makes its list of pods. [`Owners::mark`] returns the moment before the list is
 //! requested. After a complete list, [`Owners::settle`] forgets only entries that were not learned after that moment.
@@ -217,7 +218,7 @@ impl Owners {
     }
 
     /// Returns an encoded list reply of `backend`, requested at `asked` and learned since, without repeated items and
-    /// the items of other backends. Returns `None` if the list has no such items.
+    /// without the items of other backends. Returns `None` if there is nothing to drop.
     ///
     /// # Errors
     /// If the list is malformed or too large.
@@ -370,8 +371,8 @@ impl Owners {
         its.any(|(_, it)| !self.pods.by_id.contains_key(&it.more.pod) && !self.is_orphan(it))
     }
 
-    /// The containers of `backend` whose pod its last list of pods lacked, although the containers were known when that
-    /// list was requested.
+    /// The containers of `backend` whose pod is not in the last list of pods, although the containers were known when
+    /// criswitch requested that list.
     pub fn orphans(&self, backend: BackendId) -> Vec<&str> {
         self.without_pod(backend)
             .filter(|(_, container)| self.is_orphan(container))
@@ -388,8 +389,8 @@ impl Owners {
             .filter(move |(_, it)| !pods.contains(it.more.pod.as_str()))
     }
 
-    /// Whether no later list of pods will have the pod of this container, which is not known. An earlier run of
-    /// criswitch saved only lists of containers that agreed with its lists of pods.
+    /// Whether the unknown pod of this container will be in no later list of pods either. This holds for a container
+    /// from the saved state, because criswitch saves only lists of containers that agree with its lists of pods.
     fn is_orphan(&self, container: &Entry<InPod>) -> bool {
         let pods = self.whole.get(&(Kind::Pod, container.backend));
         container.source == Evidence::Saved || pods.is_some_and(|pods| container.first <= pods.last)
@@ -452,7 +453,7 @@ pub(crate) fn check(list: &[u8]) -> Result<(), Unlearned> {
     items(list).map(drop)
 }
 
-/// The ids that other backends than `backend` own because they listed them after `since`.
+/// The ids that backends other than `backend` own because they listed these ids after `since`.
 pub(crate) fn new_elsewhere(
     owners: &Owners,
     kind: Kind,

@@ -27,7 +27,7 @@ use notify::Notify;
 pub(super) enum NotServed {
     /// The configuration is wrong.
     Configuration(Problems),
-    /// It could not start.
+    /// The daemon could not start.
     Start(anyhow::Error),
     /// The cause is in the log.
     Logged,
@@ -36,7 +36,7 @@ pub(super) enum NotServed {
 /// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Why it did not serve.
+/// Why the daemon did not serve.
 pub(super) fn serve(path: &Path) -> Result<(), NotServed> {
     let (loaded, config) = load(path);
     let config = config.map_err(NotServed::Configuration)?;
@@ -194,7 +194,8 @@ fn load(path: &Path) -> (Fingerprint, Result<Config, Problems>) {
     (Fingerprint::of(path), Config::load(path))
 }
 
-/// Serves until the service manager stops the service. The error says why it failed; it is empty if the log says so.
+/// Serves until the service manager stops the service. The error says why the daemon failed, and is empty if the cause
+/// is already in the log.
 pub(super) fn serve_as_service(path: &Path) -> Result<(), String> {
     serve(path).map_err(|failure| match failure {
         NotServed::Configuration(problems) => format!("{problems}\n"),

@@ -168,7 +168,7 @@ pub async fn finish(switch: &Switch, mut connections: JoinSet<()>) {
 }
 
 /// Completes when no call has been in flight, and no reply unread, for a second (`LAST_REPLIES`). h2 ends a connection
-/// only after the client has answered a PING, and a client may answer none.
+/// only after the client has answered a PING, and a client may never answer it.
 async fn without_calls(has_calls: impl Fn() -> bool) {
     let mut idle_since = Instant::now();
     while idle_since.elapsed() < LAST_REPLIES {
@@ -214,7 +214,7 @@ async fn converse(
             Err(_) => return Err(SILENT),
         },
         () = place.taken.notified() => return Err(PLACE_TAKEN),
-        // A silent client never begins the HTTP/2 handshake, after which it would get a GOAWAY.
+        // A client that sends no preface cannot get a GOAWAY, so a shutdown does not wait for it longer.
         () = last_chance(&switch.ending) => return Ok(()),
     };
     admission.note_preface(place);

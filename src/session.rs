@@ -56,8 +56,8 @@ const PROBE_LIMIT: Duration = Duration::from_secs(3);
 /// How long criswitch waits for the answer to one of its own calls before it repeats the call, because a single call
 /// may be lost. Each further wait is twice as long, because calls that the backend does not read take memory.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
-/// The longest of these waits. No client's call goes to a backend that hangs, so only the next probe finds that it
-/// answers again, if a probe was lost.
+/// The longest of these waits. No client's call goes to a backend that hangs, so if a probe was lost, only the next
+/// probe shows that the backend answers again.
 const LONGEST_ASK: Duration = Duration::from_secs(120);
 
 /// How a connection ended.
@@ -138,7 +138,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
                 answers = answers_probe(backend, &wire) => answers,
             };
             if !answers {
-                // This state ends reads that wait for the hung backend, and begins the wait of calls that change
+                // This state ends reads that wait for the hung backend, and starts the time limit of calls that change
                 // something. The end of the connection's task alone does not end them.
                 backend.set(State::Unresponsive(wire.clone(), CLOSED.into()));
                 tokio::time::sleep(FIRST_PAUSE).await;
@@ -420,8 +420,8 @@ async fn resend_runtime_config(
     }
 }
 
-/// Learns whether the backend has `PodSandboxStats`, for which the kubelet asks once, at its start. Any answer shows
-/// that.
+/// Learns whether the backend has `PodSandboxStats`, because the kubelet probes this RPC only once, at its start. Any
+/// answer shows whether the backend has it.
 async fn know_lacking(backend: &Backend, wire: &Wire) -> Infallible {
     let row = &rpc::POD_SANDBOX_STATS;
     until_answered(|| backend.ask_own(Some(wire), row, frames::frame(&[])))

@@ -480,7 +480,7 @@ impl LastKnown {
 }
 
 impl LastRun {
-    /// Removes a backend from the registered ones. Returns whether it was registered.
+    /// Removes a backend from the registered backends. Returns whether it was registered.
     fn remove(&mut self, socket: &str) -> bool {
         match self {
             LastRun::ThisBoot(registered) => registered.remove(socket),

@@ -79,7 +79,7 @@ pub struct Switch {
     pub log: LogQueue,
     /// The query to all backends that calls for unknown ids share.
     pub(crate) question: Question,
-    /// The requested reloads, and the outcomes of all.
+    /// The requests for reloads, and the outcomes of reloads.
     pub reload_queue: ReloadQueue,
     /// Why the file of `labels_file` cannot be written; `None` if it can.
     pub(crate) labels_problem: Mutex<Option<String>>,

@@ -69,8 +69,8 @@ impl Record {
         change(&mut self.known.lock())
     }
 
-    /// Records that criswitch begins to set up a connection: answers that could not be used, and reads that were late,
-    /// say nothing about it.
+    /// Records that criswitch begins to set up a connection. Clears unusable answers and late reads, because they say
+    /// nothing about the new connection.
     pub(crate) fn connected(&self) {
         let mut known = self.known.lock();
         known.late_reads = LateReads::default();
@@ -78,7 +78,7 @@ impl Record {
         known.connected = Some(Instant::now());
         known.failures.clear();
         known.doubts.clear();
-        // The process at the socket may be another version of the runtime.
+        // The process at the socket may be a different version of the runtime.
         known.lacking.clear();
     }
 
@@ -137,8 +137,8 @@ impl Record {
         self.miss(row);
     }
 
-    /// Why `request`, a short read, is not sent now: the backend has not answered another one in time. `None` if an
-    /// answer is expected.
+    /// Why `request`, a short read, is not sent now: the backend has not answered an earlier read of the same RPC in
+    /// time. `None` if an answer is expected.
     pub(crate) fn late_read(&self, row: &Row, request: &Bytes) -> Option<Status> {
         let (since, is_new) = self.known.lock().late_reads.check(row, request)?;
         if is_new {
@@ -147,7 +147,7 @@ impl Record {
         Some(self.unanswered(row, since))
     }
 
-    /// The status of a call of `row`, which the backend has not answered since this moment.
+    /// The status of a call of `row`, an RPC that the backend has not answered since `since`.
     fn unanswered(&self, row: &Row, since: Instant) -> Status {
         let (rpc, time) = (row.name, span(since.elapsed()));
         let cause = format!("it has not answered {rpc} for {time}");
@@ -155,7 +155,7 @@ impl Record {
     }
 
     /// Records that the backend did not answer `request`, a short read, in time. The session repeats the read until the
-    /// backend answers it. Logs the first one of the RPC.
+    /// backend answers it. Logs the first late read of each RPC.
     pub(crate) fn note_late_read(&self, row: &'static Row, request: &Bytes) {
         if self.known.lock().late_reads.note(row, request) {
             let (rpc, timeout) = (row.name, self.settings.list_timeout());
@@ -171,15 +171,15 @@ impl Record {
         }
     }
 
-    /// Why a runtime configuration is not sent now: the backend has not answered another one in time. `None` if an
+    /// Why a runtime configuration is not sent now: the backend has not answered an earlier one in time. `None` if an
     /// answer is expected.
     pub(crate) fn late_config(&self) -> Option<Status> {
         let since = self.known.lock().config_late?;
         Some(self.unanswered(&rpc::UPDATE_RUNTIME_CONFIG, since))
     }
 
-    /// Records that the backend did not answer a runtime configuration in time. The session sends the last one until
-    /// the backend answers.
+    /// Records that the backend did not answer a runtime configuration in time. The session sends the latest
+    /// configuration again until the backend answers.
     pub(crate) fn note_late_config(&self) {
         let since = &mut self.known.lock().config_late;
         since.get_or_insert_with(Instant::now);
@@ -261,14 +261,14 @@ impl Record {
     }
 
     /// Records that the answer to a client's call for all items cannot be used, perhaps because of the client. The
-    /// session makes the call itself, and records that answer.
+    /// session then makes the call itself, and records the answer to its own call.
     pub(crate) fn doubt(&self, row: &'static Row) {
         self.known.lock().doubt(row);
     }
 
     /// Records whether the backend has the RPC in `row`: `lacks` is the code and the text of an `Unimplemented`, and
-    /// `None` for any other answer. Logs an RPC that every runtime must have, once a minute, unless [`note_answer`]
-    /// logs it.
+    /// `None` for any other answer. Logs that the backend lacks an RPC that every runtime must have, at most once a
+    /// minute, unless [`note_answer`] logs it.
     ///
     /// [`note_answer`]: Record::note_answer
     pub(crate) fn note_rpc(&self, row: &Row, lacks: Option<String>) {

@@ -17,8 +17,8 @@ use crate::telemetry::counters::code_name;
 pub enum Data {
     /// The bytes as they arrived, with the gRPC frame header.
     Raw(Bytes),
-    /// A message without a gRPC frame header: the cached list, which the reply has repeated byte for byte, or all
-    /// messages of a stream as one.
+    /// A message without a gRPC frame header: the cached list, if the reply repeats it byte for byte, or all messages
+    /// of a stream joined into one.
     Message(Bytes),
 }
 
@@ -108,8 +108,8 @@ impl Answer {
         format!("{}: {text}{}", code_name(self.code()), facts::hint(&text))
     }
 
-    /// The code and the text, if the answer to a call of the RPC in `row` is an error. `Unimplemented` is none for an
-    /// RPC that a runtime may lack: a client that gets it makes another call.
+    /// The code and the text, if the answer to a call of the RPC in `row` is an error. `Unimplemented` is not an error
+    /// for an RPC that a runtime may lack: a client that gets it makes a different call.
     pub(crate) fn failure(&self, row: &Row) -> Option<String> {
         let is_error = match self.code() {
             Code::Ok => false,

@@ -80,8 +80,8 @@ impl Backend {
     }
 
     /// Sends a call over `wire`. A call that the backend has certainly not processed is sent again, once: over `wire`
-    /// or, if `wire` takes no further calls, over the next connection. Only a request for events is not sent again: its
-    /// stream would lack the events until then, and only its session knows how to make up for them.
+    /// or, if `wire` takes no further calls, over the next connection. A request for events is never sent again: the
+    /// new stream would lack the events since the first request, and only the session knows how to make up for them.
     async fn call_over(
         &self,
         mut wire: Wire,
@@ -276,7 +276,8 @@ fn request(row: &Row, headers: &HeaderMap, body: Bytes) -> http::Request<Bytes> 
     *request.version_mut() = http::Version::HTTP_2;
     *request.uri_mut() = URIS.get(row.name).cloned().unwrap_or_default();
     request.headers_mut().clone_from(headers);
-    // criswitch may have changed the client's body, has read that it is not compressed, and names the host itself.
+    // criswitch may have changed the length of the client's body, has checked that the body is not compressed, and sets
+    // the host itself.
     for name in [header::CONTENT_LENGTH, GRPC_ENCODING, header::HOST] {
         request.headers_mut().remove(name);
     }

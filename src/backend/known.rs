@@ -14,7 +14,7 @@ use crate::backend::lists::{Lists, Snapshot};
 use crate::gate::Readable;
 use criswitch_cri::facts;
 
-/// The fault of a backend that [has a cgroup driver of its own](Known::has_other_cgroup_driver).
+/// The fault of a backend whose cgroup driver [differs from the default backend's](Known::has_other_cgroup_driver).
 pub(crate) const WRONG_CGROUP_DRIVER: &str = "the backend's cgroup driver differs from the default backend's: the kubelet uses one \
     driver for all pods, so it sets the limits of this backend's pods in the wrong cgroups; set the same driver for the \
     kubelet and all backends";
@@ -44,8 +44,8 @@ pub struct Known {
     pub(crate) doubts: Vec<&'static Row>,
     /// The RPCs whose last answer over this connection was `Unimplemented`.
     pub(crate) lacking: Vec<Failure>,
-    /// The names of the RPCs for which a client may ask with an empty id, and which the backend has: its last answer to
-    /// a call of the RPC was not `Unimplemented`.
+    /// The names of the RPCs that clients probe with an empty id and that the backend has: its last answer to a call of
+    /// the RPC was not `Unimplemented`.
     pub(crate) offered: BTreeSet<&'static str>,
     /// The file systems of the backend's images.
     pub(crate) disks: Disks,
@@ -136,7 +136,7 @@ impl Known {
         self.claims + self.doubles + self.mislabelled
     }
 
-    /// Whether the cgroup driver differs from that of another backend. A driver that is not known does not.
+    /// Whether the cgroup driver differs from that of another backend. An unknown driver does not count as different.
     pub(crate) fn has_other_cgroup_driver(&self, other: &Known) -> bool {
         self.cgroup_driver
             .zip(other.cgroup_driver)
@@ -151,7 +151,7 @@ impl Known {
         }
     }
 
-    /// The RPCs whose last answer cannot be used, also those whose client may be the cause. The latter are removed.
+    /// The RPCs whose last answer cannot be used, including those in `doubts`. Clears `doubts`.
     pub(crate) fn take_unusable(&mut self) -> Vec<&'static Row> {
         let doubts = std::mem::take(&mut self.doubts);
         self.failures
@@ -250,8 +250,9 @@ impl Known {
             .find(|failure| failure.row.list() == Some(list))
     }
 
-    /// The RPCs whose last answer cannot be used: those of merged calls, those that every runtime must have and that
-    /// the backend lacks, and the short reads, `Status` and the runtime configuration that it has not answered.
+    /// The RPCs that fail now. These are the merged RPCs whose last answer cannot be used, and the RPCs that the
+    /// backend lacks although every runtime must have them. They are also the RPCs that the backend is late with: short
+    /// reads, `Status`, `ImageFsInfo` and the runtime configuration.
     pub(crate) fn failing_rpcs(&self) -> Vec<Failure> {
         let required = self.lacking.iter().filter(|lack| {
             let mut failures = self.failures.iter();
@@ -262,7 +263,7 @@ impl Known {
                 .iter()
                 .all(|lack| lack.row.name != late.row.name)
         });
-        // `criswitch status` has late lists and stats apart.
+        // `criswitch status` reports late lists and stats separately.
         let late_merged = self.late.iter().filter(|late| {
             let mut failures = self.failures.iter();
             let mut lacking = self.lacking.iter();

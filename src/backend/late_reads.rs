@@ -1,5 +1,5 @@
-//! The short reads that a backend has not answered in time. Until it answers, further reads of the RPC are not sent,
-//! and criswitch repeats the unanswered ones itself.
+//! The short reads that a backend has not answered in time. Until the backend answers, criswitch sends no further reads
+//! of the RPC, and repeats the unanswered reads itself.
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -28,16 +28,16 @@ pub(crate) struct LateRpc {
     pub(crate) row: &'static Row,
     /// When the first unanswered call was late.
     pub(crate) since: Instant,
-    /// Whether all requests of the RPC count as late. Otherwise only the unanswered ones do, because the backend has
-    /// answered another one meanwhile: one hung container does not delay the others.
+    /// Whether all requests of the RPC count as late. Otherwise only the unanswered requests count as late, because the
+    /// backend has meanwhile answered a different request of the RPC: one hung container does not delay the others.
     is_for_all: bool,
     /// The unanswered requests, framed, in the order in which they are repeated.
     unanswered: Vec<Bytes>,
 }
 
 impl LateRpc {
-    /// Adds a request, in place of the earliest ones if there is no room for more. So no client can keep the requests
-    /// of others from being repeated.
+    /// Adds a request. If there is no room, drops the earliest requests, so that no client can prevent the requests of
+    /// other clients from being repeated.
     fn add(&mut self, request: &Bytes) {
         let mut bytes: usize = self.unanswered.iter().map(Bytes::len).sum();
         while let Some(first) = self.unanswered.first()
@@ -51,9 +51,9 @@ impl LateRpc {
 }
 
 impl LateReads {
-    /// Whether the backend is late with `request`, and since when. If so, and if the answer to another request made the
-    /// RPC late, criswitch asks this one too, in the background: its answer shows that only the other one is late. Then
-    /// the second value is true.
+    /// Since when the backend is late with `request`; `None` if it is not. If `request` counts as late only because a
+    /// different request of the RPC is unanswered, adds `request` to the requests that criswitch repeats: an answer to
+    /// it shows that only the other request is late. The second value says whether `request` was added.
     pub(crate) fn check(&mut self, row: &Row, request: &Bytes) -> Option<(Instant, bool)> {
         let late = self
             .rpcs
@@ -95,7 +95,7 @@ impl LateReads {
         false
     }
 
-    /// Records that the backend has answered `request`. Returns whether it is no longer late with the RPC.
+    /// Records that the backend has answered `request`. Returns whether the backend is no longer late with the RPC.
     pub(crate) fn answered(&mut self, row: &Row, request: &Bytes) -> bool {
         let Some(at) = self.rpcs.iter().position(|late| late.row.name == row.name) else {
             return false;
@@ -117,7 +117,7 @@ impl LateReads {
         &self.rpcs
     }
 
-    /// Lets other requests of the RPC be repeated first, because this one was repeated and had no answer.
+    /// Moves `request` behind the other requests of the RPC, because it was repeated and got no answer.
     pub(crate) fn postpone(&mut self, row: &Row, request: &Bytes) {
         let late = self.rpcs.iter_mut().find(|late| late.row.name == row.name);
         if let Some(late) = late

@@ -156,8 +156,9 @@ impl Lists {
         !is_same || additions != kept.created.len() + kept.states.len()
     }
 
-    /// `message`, if it has the items of the cached list, in any order, and criswitch would learn nothing new from that
-    /// list, because [`Lists::learned`] was called with the same `changes`. criswitch then need not decode `message`.
+    /// `message` as a [`Readable`], if it has the items of the cached list, in any order, and if criswitch would learn
+    /// nothing new from that list: [`Lists::learned`] was called with the same `changes`. criswitch then need not
+    /// decode `message`.
     pub(crate) fn repeated(&self, list: List, message: &Bytes, changes: u64) -> Option<Readable> {
         self.learned_list(list, changes)?.message.repeated(message)
     }

@@ -1,4 +1,5 @@
-//! Names a backend: its id, socket and name, the settings that a reload may change, and the statuses about it.
+//! The identity and the settings of a backend: its id, socket and name, the settings that a reload may change, and the
+//! statuses that name the backend.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -39,12 +39,13 @@ pub enum State {
     Down(Arc<str>),
 }
 
-/// Whether a backend answers, over changes between states that are not ready.
+/// Whether a backend fails, and since when. A change between two states that are not ready does not restart the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failing {
     /// The backend is ready.
     No,
-    /// The backend is not ready. It last was at this time, or it last answered an earlier run of criswitch then.
+    /// The backend is not ready. It was last ready at this time, or, if it was never ready in this run of criswitch, it
+    /// last answered at this time.
     Since(Instant),
     /// criswitch knows of no answer of the backend.
     NeverAnswered,

@@ -1,8 +1,8 @@
 //! The last status of each pod and container of a backend: the replies to `PodSandboxStatus` and `ContainerStatus`.
 //! criswitch serves them while the backend is away or late, as it serves the cached lists.
 //!
-//! A status is dropped when the item may have changed: by a call of a client, by an event, or when a list shows another
-//! state.
+//! A status is dropped when the item may have changed: because of a client's call or an event, or when a list shows a
+//! different state.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ pub(crate) struct Statuses {
     size: usize,
     /// The most memory of all kept statuses.
     limit: usize,
-    /// How often items may have changed.
+    /// The number of times that items may have changed.
     changes: u64,
 }
 
@@ -39,9 +39,9 @@ pub(crate) struct ItemStatus {
 }
 
 impl ItemStatus {
-    /// The status in this reply, which has its state at the path `state`. A copy, because a part of a connection's
-    /// buffer, or of a file, would keep the whole one. The statuses of a pod's containers are omitted, because a later
-    /// list may show other states of these: without them, the kubelet asks for each container.
+    /// Reads the status in `reply`, whose state is at the path `state`. Copies the status, because a slice would keep a
+    /// connection's whole buffer, or a whole file, in memory. Omits the statuses of a pod's containers, because a later
+    /// list may show different states of these. Without them, the kubelet asks for each container.
     ///
     /// # Errors
     /// If the reply is malformed.
@@ -65,13 +65,13 @@ impl Statuses {
         }
     }
 
-    /// How often items may have changed. Read this before a call for a status is sent.
+    /// The number of times that items may have changed. Read this before a call for a status is sent.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Keeps the status of an item, unless an item may have changed since the call was sent, when
-    /// [`Statuses::changes`] was `changes`. Drops the statuses that were unused for longest if there is no room.
+    /// Keeps the status of an item, unless an item may have changed since the call was sent. `changes` is the value of
+    /// [`Statuses::changes`] at that time. If there is no room, drops the statuses that were unused for longest.
     pub(crate) fn keep(&mut self, kind: Kind, id: &str, status: ItemStatus, changes: u64) {
         let size = size(&status);
         if self.changes != changes || size > self.limit {
@@ -109,7 +109,8 @@ impl Statuses {
         }
     }
 
-    /// Drops the statuses of a pod that may have changed and of its containers, for which `is_in_pod` holds.
+    /// Drops the status of a pod that may have changed, and the statuses of its containers. `is_in_pod` says whether a
+    /// container is in the pod.
     pub(crate) fn pod_changed(&mut self, pod: &str, is_in_pod: impl Fn(&str) -> bool) {
         self.drop_kept(|kind, id, _| match kind {
             Kind::Pod => id == pod,

@@ -30,7 +30,7 @@ pub type Driver = BoxFuture<'static, Result<(), h2::Error>>;
 #[derive(Clone)]
 pub struct Wire {
     shared: Arc<SharedWire>,
-    /// Whether the calls are probes. A probe may use the stream that no other call uses.
+    /// Whether the calls are probes. Only a probe may use the stream that is kept free for probes.
     is_probe: bool,
 }
 
@@ -147,20 +147,21 @@ impl Wire {
         self.shared.queue.wake_all();
     }
 
-    /// Sends no further calls on the further connections that have ended.
+    /// Removes the further connections that have ended, so that no call uses them.
     pub(crate) fn remove_ended(&self) {
         let mut extra = self.shared.extra.lock();
         extra.retain(|connection| !connection.is_over());
     }
 
-    /// Closes the further connections on which no call was sent since the last look.
+    /// Closes the further connections on which no call was sent since this method was last called.
     pub(crate) fn close_unused(&self) {
         self.shared.extra.lock().retain(|connection| {
             connection.was_used.swap(false, Ordering::Relaxed) || !connection.streams.is_unused()
         });
     }
 
-    /// Takes a free stream of the first connection that has one. `None` if there is none, or if other calls wait.
+    /// Takes a free stream of the first connection that has one. `None` if there is none. Does not check whether other
+    /// calls wait for a stream.
     fn take(&self) -> Option<Free> {
         let SharedWire { first, extra, .. } = &*self.shared;
         let most = first.requests.current_max_send_streams();
@@ -194,7 +195,7 @@ impl Wire {
             over.run_until_cancelled(queue.join(self.is_probe).until(|| self.take()))
                 .await
         };
-        // Calls rarely wait, so the future of a call has no room for the wait.
+        // Calls rarely wait, so the wait is boxed: this keeps the future of each call small.
         Box::pin(waits).await
     }
 
@@ -222,7 +223,8 @@ impl Wire {
                 is_unprocessed: true,
             });
         };
-        // The backend starts to count later, so it never finds that the deadline has passed before criswitch does.
+        // The backend starts to count later than criswitch, so criswitch always notices first that the deadline has
+        // passed.
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         match connection.send(request).await {
             Ok(response) => {

@@ -28,8 +28,8 @@ pub(crate) struct Ending {
 pub(crate) type Cut = Pin<Box<dyn Future<Output = Status> + Send>>;
 
 impl Ending {
-    /// Resolves at a call's deadline, if it has one, or when `shutdown_timeout` is over. `deadline` is the moment, and
-    /// the timeout that led to it.
+    /// Returns a future that resolves at the call's deadline, if it has one, or when `shutdown_timeout` is over.
+    /// `deadline` has the time of the deadline, and the timeout for the error text.
     pub(crate) fn cut(&self, rpc: &'static str, deadline: Option<(Instant, Duration)>) -> Cut {
         let over = Arc::clone(&self.over);
         Box::pin(async move {

@@ -1,6 +1,6 @@
-//! The headers and the deadline that a call to a backend has from its client, and whether the client may be the cause
-//! of a failure. Only this file decides that for the calls of clients. The calls that criswitch makes itself have
-//! nothing from a client.
+//! The headers and the deadline that a call to a backend takes over from its client, and whether the client may be the
+//! cause of a failure. Only this module decides whether a client may be the cause. The calls that criswitch makes
+//! itself take over nothing from a client.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::backend::{Backend, own_headers};
 
 /// The time before a client's deadline at which criswitch stops waiting for a backend.
 const REPLY_MARGIN: Duration = Duration::from_millis(200);
-/// Headers that are not metadata, besides those that begin with [`RESERVED`]. A merged call has criswitch's own.
+/// Headers that are not metadata, besides those that begin with [`RESERVED`]. For a merged call, criswitch sets these
+/// headers itself.
 const OF_CONNECTION: [HeaderName; 5] = [
     header::CONTENT_TYPE,
     header::CONTENT_LENGTH,
@@ -25,12 +26,12 @@ const OF_CONNECTION: [HeaderName; 5] = [
     header::USER_AGENT,
     header::HOST,
 ];
-/// The names of gRPC's own headers begin with this, such as `grpc-timeout` and `grpc-encoding`.
+/// The prefix of gRPC's own headers, such as `grpc-timeout` and `grpc-encoding`.
 const RESERVED: &str = "grpc-";
 /// The headers of OpenCensus, which are metadata although their names are reserved.
 const OPEN_CENSUS: [&str; 2] = ["grpc-trace-bin", "grpc-tags-bin"];
 
-/// The user agent of calls that several backends get for a client.
+/// The user agent of the calls that criswitch sends to several backends for one client.
 const AGENT: &str = concat!("criswitch/", env!("CARGO_PKG_VERSION"), " (for a client)");
 
 /// A backend did not answer while criswitch waited for it.
@@ -42,9 +43,9 @@ pub(crate) struct Late {
 }
 
 impl Request {
-    /// Awaits `asked`, an answer of a backend: for `limit`, but less long than the client waits, so that the client
-    /// still gets a reply without the backend's answer. `asked` is pinned where it is made: else each future that waits
-    /// for it would contain it twice, and each call would move them.
+    /// Waits at most `limit` for `asked`, an answer of a backend. Stops before the client's deadline, so that the
+    /// client still gets a reply without the backend's answer. The caller pins `asked`: otherwise each future that
+    /// waits for `asked` would contain it twice, and each call would move both copies.
     pub(crate) async fn within<T>(
         &self,
         limit: Duration,
@@ -59,8 +60,8 @@ impl Request {
         })
     }
 
-    /// The headers of a call that one backend gets as the client sent it. `grpc-accept-encoding` is missing, so that
-    /// criswitch can read the reply.
+    /// The headers of a call that goes to one backend as the client sent it. `grpc-accept-encoding` is omitted, so that
+    /// the backend sends an uncompressed reply, which criswitch can read.
     pub(crate) fn reading_headers(&self) -> Cow<'_, HeaderMap> {
         if !self.headers.contains_key(GRPC_ACCEPT_ENCODING) {
             return Cow::Borrowed(&self.headers);
@@ -82,10 +83,10 @@ impl Request {
         headers
     }
 
-    /// Whether `code` from one of several backends may be due to the client's metadata, such as a value that is no
-    /// base64 or more bytes than the backend takes. Then criswitch sends the call again without metadata, so that the
-    /// next failure is the backend's. `Unimplemented` is about the RPC, and a backend without a connection is
-    /// `Unavailable`.
+    /// Whether `code` from one of several backends may be due to the client's metadata, such as a value that is not
+    /// base64, or more bytes than the backend accepts. Then criswitch sends the call again without metadata, so that
+    /// the backend is the cause of the next failure. `Unimplemented` and `Unavailable` have other causes: the backend
+    /// lacks the RPC, or has no connection.
     pub(crate) fn may_be_due_to_metadata(&self, code: Code) -> bool {
         let is_due_to_others = matches!(code, Code::Ok | Code::Unimplemented | Code::Unavailable);
         !is_due_to_others && !self.row.changes() && self.metadata().next().is_some()
@@ -101,7 +102,7 @@ impl Request {
 }
 
 impl Call {
-    /// Like [`PassedCall`]; `None` if the call asks for only some items.
+    /// This call as a [`PassedCall`]; `None` if the call asks for only some items.
     pub(crate) fn passed(&self) -> Option<PassedCall> {
         self.asks_for_all().then(|| PassedCall {
             row: self.row,
@@ -111,7 +112,7 @@ impl Call {
     }
 }
 
-/// A call for all items that its only backend gets as the client sent it, with the client's metadata and deadline.
+/// A call for all items that goes to the only backend as the client sent it, with the client's metadata and deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassedCall {
     pub(crate) row: &'static Row,
@@ -120,8 +121,8 @@ pub(crate) struct PassedCall {
 }
 
 impl PassedCall {
-    /// Records whether the backend's `answer` can be used. If not, and if the client may be the cause, criswitch asks
-    /// again itself, and records that answer.
+    /// Records whether the backend's `answer` can be used. If not, and if the client may be the cause, criswitch makes
+    /// the call itself, and records the answer to its own call.
     pub(crate) fn note(self, backend: &Backend, answer: &Answer) {
         self.note_code(backend, answer.code(), answer.failure(self.row).as_deref());
     }

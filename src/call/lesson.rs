@@ -91,7 +91,8 @@ impl Lesson {
             (Then::HaveImage(id), _) => Lesson::Image(id, Some(&IMAGE_STATUS_HANDLERS)),
             (Then::NewImage(id), _) => Lesson::Image(id, None),
             (Then::LostImage, _) => Lesson::ChangedImages,
-            // Only an image spec has the handler, and no backend with other names than the table's has it.
+            // The reply has handlers only in image specs, and this backend uses the same names for handlers as the
+            // routing table, so there is nothing to replace.
             (Then::Rename(paths), Target::Owner(backend, ..))
                 if paths.pod.is_none() && !request.live.table.renames(*backend) =>
             {
@@ -158,7 +159,8 @@ impl Listing {
     }
 }
 
-/// The row that `request` creates a pod with. The request must have the client's name of the handler.
+/// The row of the routing table that `request` creates a pod with. The request must still have the handler name that
+/// the client sent.
 pub(super) fn started_with(request: &Request, target: &Target) -> StartedWith {
     let (Goes::Handler(path), Target::Handler(handler)) = (&request.row.goes, target) else {
         return StartedWith::Unknown;

@@ -132,7 +132,8 @@ impl CallLog {
         }
     }
 
-    /// Records that the call waits until the owner of this item is connected. The item may then have another owner.
+    /// Records that the call waits until the owner of this item is connected. By then the item may have a different
+    /// owner.
     pub(crate) fn waits_for(&self, owner: &Arc<Backend>, kind: Kind, id: &str) {
         self.awaited.set(Arc::clone(owner)).ok();
         self.id.set((kind, id.to_owned())).ok();

@@ -1,5 +1,5 @@
 //! Makes the plan of a call. Later steps follow the plan. They read the name and the patience of the RPC's row, but
-//! never match on its columns `goes` and `then`, except for the lesson of a reply.
+//! never match on its columns `goes` and `then`.
 
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ pub(crate) enum Plan {
     Merge(Vec<Arc<Backend>>, &'static Items),
     /// Reply with the merged status of all backends.
     Status,
-    /// Reply with the default backend's configuration, or with that of another of these backends if it has none.
+    /// Reply with the default backend's configuration. If the default backend has none, reply with the configuration of
+    /// another of these backends.
     RuntimeConfig(Vec<Arc<Backend>>),
     /// Send the runtime configuration to these backends and to new ones.
     UpdateRuntimeConfig(Vec<Arc<Backend>>),
@@ -219,7 +220,7 @@ fn with_backends_name(request: &mut Request, handler: &Handler) {
     }
 }
 
-/// Sets the own names of `backend` for the handlers in the image specs of new containers.
+/// In the image specs of new containers, replaces each handler with the name that `backend` uses for it.
 fn with_backends_names_of_images(request: &mut Request, backend: BackendId) {
     let specs = match (&request.row.goes, &request.row.then) {
         _ if !request.live.table.renames(backend) => return,

@@ -185,8 +185,8 @@ impl Knowledge<'_> {
         taking
     }
 
-    /// The backends that get new pods or have pods, those of the routing table first. Also names backends that were
-    /// never listed.
+    /// The backends that get new pods or have pods: first the backends in the routing table. Also names backends that
+    /// were never listed.
     fn getting_pods(&self) -> Vec<BackendId> {
         let rows = self.table.handlers.iter().map(|row| row.backend);
         let mut having = self.all();
@@ -269,7 +269,7 @@ impl Knowledge<'_> {
     }
 
     fn named(&self, has_name: impl Fn(&PodNames) -> bool) -> Named {
-        // A backend chooses how many pods have the name.
+        // A backend may list any number of pods with the name, so the look-up for each pod must be fast.
         let rows: HashSet<_> = self
             .table
             .handlers

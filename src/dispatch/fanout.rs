@@ -43,7 +43,7 @@ use crate::switch::view::View;
 use crate::switch::{Switch, handlers, labels};
 use crate::telemetry::counters::{Counts, Reason};
 
-/// Why a part of the only backend that criswitch must merge or change cannot be used.
+/// The cause in the error for a backend's reply that criswitch must merge or change, but that clients could not decode.
 const UNREADABLE: &str = "clients cannot decode its reply";
 
 /// The result of one backend, for a call that goes to several backends.
@@ -58,10 +58,11 @@ pub(crate) struct BackendResult {
 pub(crate) enum Share {
     /// The backend's own message, which criswitch has learned. It may have items of other backends.
     Own(Readable),
-    /// The backend's own message, asked for at this moment. It is larger than the backend's equal share of
-    /// `max_message`, and criswitch has not learned it: it is used only if the merged reply has room for it.
+    /// The backend's own message, which was requested at this moment. The message is larger than the backend's equal
+    /// share of `max_message`, and criswitch has not learned it: the message is used only if the merged reply has room
+    /// for it.
     Large(Readable, Asked),
-    /// The backend lacks the RPC, which is its answer, and is omitted.
+    /// The backend answered that it lacks the RPC, and is omitted.
     Lacking(Failed),
     /// The backend's answer cannot be used, for this reason. The message has its cached items; without a message the
     /// backend is omitted.
@@ -129,8 +130,8 @@ pub(crate) async fn ask_missing_descriptors(switch: &Switch, request: &Request) 
     }
 }
 
-/// Whether the reply of a single backend to a call for all passes as it is: no other backend takes part in merged
-/// calls, and clients received no label keys and use no names of handlers that the reply lacks.
+/// Whether the reply of a single backend passes unchanged: no other backend takes part in merged calls, and criswitch
+/// need not rewrite the reply to the label keys that clients received or to the handler names that they use.
 pub(crate) fn passes_unchanged(request: &Request, view: &View<'_>) -> bool {
     let joined = request.live.joined();
     let [only] = joined.as_slice() else {
@@ -268,8 +269,8 @@ impl Drop for PartTimer<'_> {
     }
 }
 
-/// Sends `call` to all `backends`, and merges their parts into one reply; the call fails if nothing can replace a part
-/// that cannot be used, or if no backend's own answer can be used. A backend is omitted only if the RPC allows it.
+/// Sends `call` to all `backends`, and merges their parts into one reply. The call fails if nothing can replace a part
+/// that cannot be used, and for the reasons of [`Parts::failure`]. A backend is omitted only if the RPC allows it.
 pub(crate) async fn merge(
     switch: &Switch,
     call: &Call,
@@ -278,7 +279,7 @@ pub(crate) async fn merge(
 ) -> Result<Unsent, Failed> {
     let begun = MergeStart::now(&switch.owners());
     let shares = shares(switch, call, how, backends).await?;
-    // The rest waits for nothing, so the owners stay as they are now.
+    // The code below does not wait, so the owners do not change until it returns.
     let is_outdated = begun.is_outdated(&switch.owners());
     let mut parts = Parts::default();
     let mut messages = Vec::with_capacity(backends.len());
@@ -310,8 +311,9 @@ pub(crate) async fn merge(
             messages.push((Arc::clone(backend), message));
         }
     }
-    // The new owner of an item may have been asked before it had the item, or not at all. Of two items with one id, the
-    // first counts, so the parts of the owners come first.
+    // The new owner of an item may have been asked before it had the item, or not asked at all, so the items of earlier
+    // owners are added. Of two items with the same id, the first is kept, so the parts of the current owners come
+    // first.
     messages.append(&mut earlier);
     let list = call.listing().map(|listing| listing.list);
     // Two backends may have stats of a pod that criswitch does not know yet.
@@ -328,8 +330,8 @@ pub(crate) async fn merge(
     Ok(Unsent::of(merged, backends))
 }
 
-/// Asks all `backends` at once, and learns their answers. A part that cannot be used is replaced (see [`fallback`]),
-/// also one that is too large (see [`large`]).
+/// Asks all `backends` at once, and learns their answers. Replaces a part that cannot be used (see [`fallback`]) or
+/// that is too large (see [`large`]).
 async fn shares(
     switch: &Switch,
     call: &Call,
@@ -373,8 +375,8 @@ impl MergeStart {
         owners.changes() != self.changes
     }
 
-    /// The list `message` of a backend, which is learned, as the client gets it. An answer of one backend may have
-    /// changed the items of another, so the owners count that are known now.
+    /// Returns the list `message` of a backend, which criswitch has learned already, as the client gets it. Uses the
+    /// owners that are known now, because an answer of one backend may have changed the items of another.
     fn shown(
         &self,
         switch: &Switch,
@@ -391,8 +393,8 @@ impl MergeStart {
         Ok(shown.unwrap_or(message))
     }
 
-    /// The items of the list `message` of a backend that other backends own because they listed them after the
-    /// beginning, as the client gets them.
+    /// Returns, as the client gets them, the items of the list `message` of `backend` that other backends own now
+    /// because those backends listed the items after the merge began.
     fn new_elsewhere(
         &self,
         switch: &Switch,

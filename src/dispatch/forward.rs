@@ -116,7 +116,7 @@ async fn pass_as_it_is(
     Ok(Unsent::of(reply, [backend]))
 }
 
-/// Keeps the status of a pod or container, unless there is only one backend: then no status is served.
+/// Keeps the status of a pod or container, unless there is only one backend: criswitch then serves no kept status.
 fn keep_status(switch: &Switch, call: &Call, backend: &Backend, answer: &Answer, changes: u64) {
     if !call.live.is_alone() {
         short::keep(switch, backend, (call.row, &call.body), answer, changes);
@@ -134,7 +134,7 @@ fn note(call: &Call, backend: &Backend, answer: &Answer) {
 ///
 /// # Errors
 /// `Unavailable` if the call created a pod or container at a backend that was removed or forgotten meanwhile, because
-/// no later call would find it. Also if criswitch cannot read the reply.
+/// no later call would find it. Also an error if criswitch cannot read the reply.
 async fn learned(
     switch: &Switch,
     call: &Call,

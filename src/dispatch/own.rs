@@ -125,8 +125,8 @@ impl<'a> OwnCalls<'a> {
         Ok((asked, message))
     }
 
-    /// Requests a list of pods, containers or images, and caches it. A list for which merged lists have no room does
-    /// not show that the answers of the backend can be used again.
+    /// Requests a list of pods, containers or images, and caches it. Records whether the answer can be used, except for
+    /// a list that is too large for merged lists: such a list proves nothing.
     ///
     /// # Errors
     /// The status of the call.
@@ -171,7 +171,7 @@ impl<'a> OwnCalls<'a> {
         Ok(())
     }
 
-    /// Requests the file systems of the images by `row`, and keeps them.
+    /// Requests the file systems of the images with the call of `row`, and records them.
     ///
     /// # Errors
     /// If the answer is an error or cannot be read.
@@ -196,8 +196,8 @@ impl<'a> OwnCalls<'a> {
 }
 
 /// The first complete lists of pods and containers of a backend that has not joined. They are learned together, at the
-/// moment when merged calls begin to include the backend. Otherwise the backend would own items that are in no merged
-/// list, although another backend lists them too.
+/// moment when merged calls begin to include the backend. If they were learned earlier, the backend would own items
+/// that are in no merged list, although another backend lists them too.
 pub(crate) struct FirstLists(Vec<(List, Asked, Bytes)>);
 
 impl FirstLists {
@@ -218,7 +218,7 @@ impl FirstLists {
     }
 }
 
-/// Records whether the backend's answer to a call of criswitch for all items can be used.
+/// Records whether the backend's answer can be used, after criswitch itself has asked for all items.
 pub(crate) fn note(backend: &Backend, row: &'static Row, asked: &Result<(), Failed>) {
     let failed = asked.as_ref().err();
     if failed.is_some_and(Failed::is_of_clients) {

@@ -22,8 +22,8 @@ use crate::switch::Switch;
 use crate::telemetry::counters::{Counts, Reason};
 use crate::topology::Live;
 
-/// The target of a request. Waits for an owner that is not connected: its lists, which come before it is ready, may
-/// show that it lost the item, and that another backend has it.
+/// The target of a request. If the owner is not connected, waits for its connection: criswitch lists the owner before
+/// it is ready, and these lists may show that the owner lost the item and that another backend has it.
 pub(crate) async fn target(
     switch: &Arc<Switch>,
     request: &Request,
@@ -64,7 +64,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The target by what is known now. Asks all backends if the id has no known owner.
+    /// The target by the owners that are known now. Asks all backends if the id has no known owner.
     async fn known_target(&self) -> Result<Target, Status> {
         let (row, message) = (self.request.row, self.request.message());
         match self.with_known(|known| known.route(row, &message))? {
@@ -118,7 +118,7 @@ impl Search<'_> {
         }
     }
 
-    /// Asks all backends, but less long than the client waits.
+    /// Asks all backends for their lists. Stops waiting before the client's deadline.
     async fn ask_all(&self) -> Result<(), Status> {
         let (asked, begun) = (Arc::clone(self.switch), Instant::now());
         let query = async move { own::list_every(&asked).await };

@@ -29,9 +29,9 @@ static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 /// Decodes an item. Returns the name of a required field that it lacks, if any.
 type ReadItem = fn(&[u8]) -> Result<Option<&'static str>, DecodeError>;
 
-/// Why clients cannot use this list; `None` if they can. Reads no item that `last` has, too: a list of the same kind
-/// that clients can use. [`Owners::learn`](crate::ownership::Owners::learn) checks the number of pods and of
-/// containers of a list that is not one of stats.
+/// Why clients cannot use this list; `None` if they can. `last` is a list of the same kind that clients can use; its
+/// items are not read again. [`Owners::learn`](crate::ownership::Owners::learn) checks the number of items in lists of
+/// pods and containers.
 pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
     let (read, maps, lists) = reading(list);
     let most = match list {
@@ -146,7 +146,7 @@ fn reading(list: List) -> (ReadItem, &'static [Path], &'static [Path]) {
     }
 }
 
-/// The first field that the kubelet reads of the attributes of a container's stats, and that they lack.
+/// The first field that the attributes of a container's stats lack although the kubelet reads it.
 fn of_attributes(attributes: Option<&cri::ContainerAttributes>) -> Option<&'static str> {
     let has_metadata = attributes.is_some_and(|it| it.metadata.is_some());
     missing(&[
@@ -155,15 +155,15 @@ fn of_attributes(attributes: Option<&cri::ContainerAttributes>) -> Option<&'stat
     ])
 }
 
-/// The value, which the kubelet reads of each sample, if a sample lacks it.
+/// The field `value`, if a sample lacks it: the kubelet reads the value of each sample.
 fn of_metrics(pod: &cri::PodSandboxMetrics) -> Option<&'static str> {
     let of_containers = pod.container_metrics.iter().flat_map(|it| &it.metrics);
     let mut samples = pod.metrics.iter().chain(of_containers);
     missing(&[("value of a metric", samples.all(|it| it.value.is_some()))])
 }
 
-/// The first part of a descriptor that the kubelet needs, and that this one lacks. The kubelet ends at its start if a
-/// name is empty, and has no metrics of any runtime if it cannot register one.
+/// The first part that this descriptor lacks although the kubelet needs it. The kubelet exits at its start if a name is
+/// empty, and has no metrics of any runtime if it cannot register a descriptor.
 fn of_descriptor(descriptor: &cri::MetricDescriptor) -> Option<&'static str> {
     let keys = &descriptor.label_keys;
     let unique: HashSet<_> = keys
@@ -179,7 +179,7 @@ fn of_descriptor(descriptor: &cri::MetricDescriptor) -> Option<&'static str> {
     ])
 }
 
-/// The first field that the kubelet reads of the stats of a pod and of its containers, and that they lack.
+/// The first field that the stats of a pod or of its containers lack although the kubelet reads it.
 fn of_pod_stats(stats: &cri::PodSandboxStats) -> Option<&'static str> {
     let (linux, windows) = (&stats.linux, &stats.windows);
     let on_linux = linux
@@ -212,8 +212,8 @@ fn size_fault(list: List, item: &[u8]) -> Option<String> {
         .then(|| format!("has {keys} label keys; the limit is {MOST_LABEL_KEYS}"))
 }
 
-/// The fault of the maps and lists at these paths of a message, as the end of a sentence. prost reads a map of a wrong
-/// wire type, and Go does not.
+/// The fault of the maps and lists at these paths of a message, as the end of a sentence. prost accepts a map field
+/// with a wrong wire type, but Go rejects it.
 pub(super) fn count_fault(message: &[u8], maps: &[Path], lists: &[Path]) -> Option<String> {
     maps.iter()
         .find_map(|path| match protobuf::count(message, path) {
@@ -224,7 +224,7 @@ pub(super) fn count_fault(message: &[u8], maps: &[Path], lists: &[Path]) -> Opti
             Err(fault) => Some(format!("has a map that clients cannot decode: {fault}")),
         })
         .or_else(|| {
-            // The decoder says what is malformed.
+            // A malformed list counts as empty here: the decoder reports its fault later.
             let most = lists
                 .iter()
                 .map(|path| protobuf::count(message, path).unwrap_or_default())
@@ -239,7 +239,7 @@ fn id(list: List, item: &[u8]) -> &str {
     errors::shown(protobuf::string(item, filter::id(list)).unwrap_or_default())
 }
 
-/// The first of these fields that is not there.
+/// The first of these fields that is absent.
 fn missing(fields: &[(&'static str, bool)]) -> Option<&'static str> {
     let (name, _) = fields.iter().find(|(_, is_there)| !is_there)?;
     Some(name)

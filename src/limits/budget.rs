@@ -73,7 +73,7 @@ struct Pool {
 /// The budget of which a budget is a part.
 #[derive(Debug)]
 enum Whole {
-    /// The budget is not part of another one.
+    /// The budget is not part of another budget.
     Itself,
     Budget(Budget),
     /// The budget is one connection's part of [`Shares`].

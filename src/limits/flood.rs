@@ -76,8 +76,8 @@ pub struct CountedIo {
     holds: bool,
     /// Bytes that were read from `io` already, and that the next reads return: the preface, or a part of HEADERS.
     next: Bytes,
-    /// HEADERS of a client whose first bytes are not complete yet. h2 gets none of them before the authority is
-    /// replaced.
+    /// The first bytes of a client's HEADERS, while they are not complete. h2 gets none of these HEADERS before the
+    /// authority is replaced.
     partial: Option<Partial>,
     /// Whether the peer sends requests.
     is_client: bool,
@@ -167,7 +167,8 @@ impl CountedIo {
         Err(io::Error::other(CAUSE))
     }
 
-    /// Reads the missing bytes of `partial`, through the unused part of `into`. Returns whether the peer has sent any.
+    /// Reads the missing bytes of `partial`, with the unused part of `into` as the buffer. Returns whether the peer has
+    /// sent any bytes.
     fn poll_missing(
         &mut self,
         context: &mut Context<'_>,
@@ -253,7 +254,8 @@ impl Frames {
         begun
     }
 
-    /// Counts the next frame whose header ends within these bytes, from `at` on. Then `at` is the end of the header.
+    /// Counts the next frame whose header ends within these bytes, from `at` on, and sets `at` to the end of the
+    /// header.
     fn next(&mut self, bytes: &[u8], at: &mut usize, begun: &mut Begun) -> Option<FrameHeader> {
         loop {
             let skipped = self.skip.min(bytes.len() - *at);

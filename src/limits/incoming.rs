@@ -21,7 +21,7 @@ pub struct IncomingBody {
     is_data_over: bool,
     /// The deadline of the call.
     deadline: Option<Instant>,
-    /// The stream of a call to a backend, until the stream has ended.
+    /// The slot of a call's stream to a backend, until the stream has ended.
     slot: Option<StreamSlot>,
 }
 

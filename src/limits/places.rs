@@ -1,4 +1,4 @@
-//! Limits on the number of connections and calls at once.
+//! Limits on how many connections and calls exist at once.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ impl User {
 struct OthersLimits {
     /// The limit on the calls of all these users together.
     all: CountLimit,
-    /// The limit on the calls of each of them, without calls.
+    /// The pattern for the limit on the calls of each of these users. It counts no calls itself.
     one: CountLimit,
     /// The limits of these users. Only users in `allow_uids` can connect, so these are few.
     users: Mutex<FnvHashMap<u32, CountLimit>>,
@@ -139,7 +139,7 @@ impl CallLimits {
         self.all.is_unused()
     }
 
-    /// Takes the permits for a call of the RPC of `row` by a client of this kind.
+    /// Takes the permits for a call of the RPC of `row` by a client of `user`.
     ///
     /// # Errors
     /// If a limit has no free permit: that limit.
@@ -176,7 +176,7 @@ impl AdminLimits {
         self.all.is_unused()
     }
 
-    /// Takes the permits for a call of the admin service by a client of this kind.
+    /// Takes the permits for a call of the admin service by a client of `user`.
     ///
     /// # Errors
     /// If a limit has no free permit: that limit.

@@ -21,11 +21,11 @@ pub(crate) struct Streams {
 #[derive(Debug, Default)]
 pub(crate) struct StreamQueue {
     waiting: AtomicUsize,
-    /// One call may look for a free stream.
+    /// Wakes one call, which then looks for a free stream.
     freed: Notify,
-    /// A probe, which does not wait behind the calls, may look for a free stream.
+    /// Wakes probes, which do not wait behind the calls.
     freed_for_probe: Notify,
-    /// A call has begun to wait.
+    /// Notified when a call begins to wait.
     crowded: Notify,
 }
 
@@ -76,12 +76,12 @@ impl Streams {
 }
 
 impl StreamQueue {
-    /// Whether a call waits.
+    /// Whether a call waits for a free stream.
     pub(crate) fn is_crowded(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Waits until a call waits.
+    /// Returns as soon as a call waits for a free stream.
     pub(crate) async fn crowded(&self) {
         while !self.is_crowded() {
             self.crowded.notified().await;

@@ -1,5 +1,5 @@
-//! The service `criswitch.admin.v1`: state of the daemon, reload, its dry run, and forget. criswitch serves it on the
-//! CRI socket, beside gRPC's health service.
+//! The service `criswitch.admin.v1`: the state of the daemon, reloads and their dry run, and forgetting a backend.
+//! criswitch serves it on the CRI socket, beside gRPC's health service.
 
 mod state;
 
@@ -53,7 +53,7 @@ const HEALTH: &str = HealthServer::<HealthService>::NAME;
 /// The path of the call whose messages all clients share.
 const WATCH_STATE: &str = "/criswitch.admin.v1.Admin/WatchState";
 
-/// Makes the states for the clients that watch, as long as the returned task lives: one state for all of them.
+/// Makes the states that all watching clients share, as long as the returned task lives.
 pub(crate) fn keep_states(switch: &Arc<Switch>) -> JoinSet<Infallible> {
     let mut task = JoinSet::new();
     task.spawn(make_states(Arc::clone(switch)));

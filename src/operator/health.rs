@@ -1,5 +1,6 @@
-//! How criswitch serves the node, as `criswitch status` says: for metrics, and for gRPC's health service
-//! (`grpc.health.v1.Health`). The empty service is the node, and the name of a backend is that backend.
+//! The health of the node, which is the verdict of `criswitch status`: for metrics, and for gRPC's health service
+//! (`grpc.health.v1.Health`). In the health service, the empty name means the node, and any other name means the
+//! backend with this name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +20,10 @@ use crate::switch::Switch;
 use crate::switch::watchers::NodeHealth;
 use crate::topology::Live;
 
-/// The time between two looks at the health of the node, for all clients that watch it.
+/// The time between two checks of the health of the node, for all clients that watch it.
 const LOOKS_APART: Duration = Duration::from_secs(1);
 
-/// The verdict on the node, by what the backends last answered, and by whether lists fail because of a backend.
+/// The verdict on the node, from the last answers of the backends, and from whether lists fail because of a backend.
 pub(super) fn level(switch: &Switch, live: &Live, lists_fail: bool) -> Level {
     if lists_fail {
         Level::ListsFailing
@@ -40,7 +41,8 @@ pub(super) fn delays_lists(backend: &Backend) -> bool {
     backend.is_awaited() && !backend.connection.is_ready()
 }
 
-/// Looks at the node and at each backend. A degraded node serves: the pods of healthy backends are not affected.
+/// Checks the health of the node and of each backend. A degraded node counts as serving, because the pods of healthy
+/// backends are not affected.
 fn look(switch: &Switch) -> NodeHealth {
     let live = switch.live();
     let backends = live.backends.iter();
@@ -63,10 +65,10 @@ fn look(switch: &Switch) -> NodeHealth {
     }
 }
 
-/// Whether a service is served. Looks on another thread, unless the last look is younger than `age`.
+/// The health of a service. Checks the health on another thread, unless the last check is younger than `age`.
 ///
 /// # Errors
-/// `Internal` if the look panics.
+/// `Internal` if the check panics.
 async fn serving(
     switch: &Arc<Switch>,
     service: &str,

@@ -1,5 +1,5 @@
 //! Serves the metrics page for Prometheus over a Unix socket or a network address. The page is made for each request,
-//! on another thread than that of the calls. A failure here must not end or delay a call.
+//! on a different thread from the one that serves calls. A failure here must not end or delay a call.
 
 mod families;
 mod samples;
@@ -44,7 +44,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 const PATH: &str = "/metrics";
 /// The limit on clients that read metrics at the same time. A further client takes the place of the oldest one.
 const MAX_READERS: usize = 8;
-/// The shortest time between two accepted readers. It limits the time that readers without a pause take from calls.
+/// The shortest time between two accepted readers, so that readers which connect without a pause do not delay calls.
 const READERS_APART: Duration = Duration::from_millis(20);
 /// How long a reader may take, from its connection to the last byte of the page.
 const READER_LIMIT: Duration = Duration::from_secs(5);
@@ -295,8 +295,8 @@ fn reply(request: &http::Request<Incoming>, switch: &Switch) -> http::Response<F
     reply
 }
 
-/// A page in Prometheus' text format as OpenMetrics, which names the family of a counter without `_total` and ends with
-/// a line of its own (OpenMetrics 1.0).
+/// Converts a page in Prometheus' text format to OpenMetrics, which names the family of a counter without `_total` and
+/// ends the page with the line `# EOF` (OpenMetrics 1.0).
 fn open_metrics(page: &str) -> String {
     page.lines()
         .map(open_metrics_line)

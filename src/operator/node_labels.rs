@@ -36,8 +36,8 @@ struct Offer<'o> {
 }
 
 impl NodeLabels {
-    /// The labels of the node now, and the time when a backend has failed for `labels_failed_after`. At that time, the
-    /// labels of the backend and of its handlers are removed.
+    /// The labels of the node now, and the next time at which a backend will have failed for `labels_failed_after`. At
+    /// that time, the labels of this backend and of its handlers are removed.
     pub(crate) fn of(live: &Live) -> (NodeLabels, Option<Instant>) {
         let limit = live.config.labels_failed_after;
         let now = Instant::now();

@@ -65,7 +65,7 @@ impl Creations {
         self.add(backend, uid, CreationStage::Unsent)
     }
 
-    /// Records that criswitch starts at `now`: a call of its last run may still create a pod of any uid at `backend`.
+    /// Records that criswitch starts at `now`: a call of the last run may still create a pod of any uid at `backend`.
     pub fn begin_run(&mut self, backend: BackendId, now: Instant) {
         self.add(
             backend,

@@ -70,7 +70,7 @@ pub(super) trait Shape<T> {
     fn is_in_others_pod(&self, _item: &[u8]) -> bool {
         false
     }
-    /// Whether the item's label says that it is part of another backend's pod, and its own pod shows that it is not.
+    /// Whether the item's label wrongly claims that the item is part of another backend's pod.
     fn is_mislabelled(&self, _item: &[u8]) -> bool {
         false
     }
@@ -173,8 +173,8 @@ pub(super) fn learn<T>(
     })
 }
 
-/// Returns `list`, which must be learned already, without repeated items and the items of other backends. Returns
-/// `None` if the list has no such items.
+/// Returns `list`, which must be learned already, without repeated items and without the items of other backends.
+/// Returns `None` if there is nothing to drop.
 pub(super) fn own<T, M: Editable>(
     entries: &Entries<T>,
     backend: BackendId,
@@ -296,7 +296,7 @@ pub(super) fn of<T>(entries: &Entries<T>, backend: BackendId) -> Ids<'_> {
         .collect()
 }
 
-/// The ids that other backends than `backend` own because they listed them after `since`.
+/// The ids that backends other than `backend` own because they listed these ids after `since`.
 pub(super) fn new_elsewhere<T>(entries: &Entries<T>, backend: BackendId, since: u64) -> Ids<'_> {
     let others = entries.iter().filter(|(_, it)| it.backend != backend);
     let new = others.filter(|(_, it)| it.source == Evidence::Listed && it.first > since);

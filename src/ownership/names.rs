@@ -98,7 +98,7 @@ impl PodNames {
     }
 }
 
-/// The most annotations of a pod that are compared. A client chooses their number.
+/// The most annotations of a pod that are compared. A client may send any number.
 const MOST_ANNOTATIONS: usize = 4096;
 
 /// A hash of the annotations at `path`, without `config.seen`, which changes at each start of the kubelet. `None` if

@@ -49,7 +49,7 @@ pub(super) struct ContainerShape<'a> {
     creations: &'a Creations,
     /// The backend that lists the container.
     backend: BackendId,
-    /// Read only if a container has a label that is not its pod's uid.
+    /// Computed only if a container has a uid label that differs from its pod's uid.
     ranks: OnceCell<UidRanks<'a>>,
 }
 
@@ -89,10 +89,11 @@ impl Shape<InPod> for ContainerShape<'_> {
     /// The kubelet assigns containers to pods by this label, so the state of such a container would count for the other
     /// backend's pod. The kubelet makes no such container.
     ///
-    /// A container with the uid of its own pod stays in lists as long as its pod does, even if another backend has a
-    /// pod of that uid: both may be left from the time before the pod moved to the other backend, and the kubelet must
-    /// see them to remove them. A container also stays if its backend has a pod of that uid with the same rank as the
-    /// other backend's ([`UidRanks`]), or if its pod is unknown and its backend may be creating a pod of that uid.
+    /// A container with the uid of its own pod stays in lists as long as its pod, even if another backend has a pod of
+    /// that uid. The container and its pod may be left from the time before the pod moved to the other backend, and the
+    /// kubelet must see them to remove them. A container also stays if its backend has a pod of that uid with the same
+    /// rank as the other backend's pod ([`UidRanks`]). It stays, too, if its pod is unknown and its backend may be
+    /// creating a pod of that uid.
     fn is_mislabelled(&self, container: &[u8]) -> bool {
         let label = label_of(container).unwrap_or_default();
         if label.is_empty() {

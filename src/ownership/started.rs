@@ -6,9 +6,10 @@ use tokio::time::Instant;
 
 use super::{BackendId, PodNames, Pods};
 
-/// The longest name of a handler that a backend reports, in bytes. A RuntimeClass has no longer one.
+/// The longest handler name that criswitch accepts from a backend, in bytes. A RuntimeClass cannot have a longer one.
 const LONGEST_HANDLER: usize = 63;
-/// The most pods of a backend whose handlers criswitch asks for. Lists that the backend sends grow by these names.
+/// The most pods of a backend whose handlers criswitch asks for. criswitch adds the reported names to the backend's
+/// lists, which makes the lists longer.
 const MOST_REPORTED: usize = 4096;
 
 /// The handler that a pod was created with.
@@ -30,7 +31,8 @@ pub enum StartedWith {
     Handler(String),
     /// The row of the routing table with this name.
     Row(String),
-    /// The row of the default handler then, with this name: the request named no handler.
+    /// The row with this name, which was the default handler's row when the pod was created: the request named no
+    /// handler.
     DefaultRow(String),
 }
 

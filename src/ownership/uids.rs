@@ -12,7 +12,7 @@ use foldhash::quality::RandomState;
 use super::entries::{Entries, is_of};
 use super::{BackendId, Creations, Evidence, Owners, PodNames, Pods};
 
-/// The pods of all backends by uid. Made again only if facts have changed, so that a flood of events is cheap.
+/// The pods of all backends by uid. Computed again only if facts have changed, so that a flood of events is cheap.
 #[derive(Debug, Default)]
 pub(super) struct Uids {
     /// The value of [`Owners::changes`] for which `pods` is valid.
@@ -29,7 +29,7 @@ pub(super) struct Uids {
 pub(super) struct UidRanks<'a>(HashMap<&'a str, [Option<bool>; 2]>);
 
 impl<'a> UidRanks<'a> {
-    /// A pod that the backend may be creating ranks as one that it lists.
+    /// A pod that the backend may be creating ranks like a pod that the backend lists.
     pub(super) fn of(
         pods: &'a Entries<PodNames>,
         creations: &'a Creations,
@@ -59,8 +59,9 @@ impl<'a> UidRanks<'a> {
 }
 
 impl Owners {
-    /// Whether another backend has a pod of `uid`, and `backend` has none of the same rank: none, or none that was
-    /// created through criswitch although the other backend's was.
+    /// Whether another backend has a pod of `uid` that ranks above the pods of `uid` at `backend`. This is so if
+    /// `backend` has no such pod. It is also so if the other backend created its pod through criswitch and `backend`
+    /// did not.
     pub fn is_uid_of_another(&mut self, uid: &str, backend: BackendId) -> bool {
         if uid.is_empty() || self.creations.may_have(backend, uid) {
             return false;

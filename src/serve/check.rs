@@ -17,7 +17,7 @@ use criswitch_platform::service;
 pub(crate) fn check(path: &Path) -> Result<String, Problems> {
     let config = Config::load(path)?;
     for problem in restart_problems(&config) {
-        // An error is ignored: the reader may have ended.
+        // An error is ignored: the process that reads standard error may have exited.
         writeln!(io::stderr(), "{problem}").ok();
     }
     let handlers = counted(config.table.handlers.len(), "handler");
@@ -26,8 +26,8 @@ pub(crate) fn check(path: &Path) -> Result<String, Problems> {
     Ok(format!("{path} is valid: {handlers}, {backends}\n"))
 }
 
-/// Sentences about the lists that would fail after a restart, from the state that the daemon has saved. No daemon is
-/// called, because the check also runs before the daemon starts.
+/// Sentences about the lists that would fail after a restart, from the state that the daemon has saved. Does not call
+/// the daemon, because the check also runs before the daemon starts.
 fn restart_problems(config: &Config) -> Vec<String> {
     let Ok(boot) = Boot::current() else {
         return Vec::new();

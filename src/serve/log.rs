@@ -64,7 +64,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 
 /// Logs only criswitch's lines. Calls carry secrets, and h2 and hyper log frames and headers at TRACE.
 fn targets(levels: &LogLevels) -> Targets {
-    // A module is one of the library, one of the program, or a crate.
+    // A module belongs to the library or to the program, or is a crate.
     let modules = levels.modules.iter().flat_map(|(module, level)| {
         ["criswitch::", "criswitchd::", "criswitch_"]
             .map(|place| (format!("{place}{module}"), *level))

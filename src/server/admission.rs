@@ -26,7 +26,7 @@ pub(crate) struct Admission {
     others: CountLimit,
     /// The limit on the connections of each user in `allow_uids`.
     users: FnvHashMap<u32, CountLimit>,
-    /// The connections that may not have sent the HTTP/2 preface, the oldest first.
+    /// The connections that have not sent the HTTP/2 preface yet, the oldest first. Some of them may have ended.
     silent: Mutex<VecDeque<Weak<ConnectionPermit>>>,
     turned_away: LogLimit,
     closed: LogLimit,

@@ -18,8 +18,8 @@ use crate::limits::{CONNECTION_WINDOW, REQUEST_HEADERS, STREAM_WINDOW};
 
 /// The most calls in flight on one connection. The kubelet has one connection for each CRI service.
 const MAX_STREAMS: u32 = 2000;
-/// How many calls begin before the tasks of the backends run. With more, a backend would wait until criswitch has read
-/// all requests that a client sent at once.
+/// How many calls of a connection begin before other tasks run. If more began, backends would get the first call only
+/// after criswitch had read all requests that a client sent at once.
 const BEGUN_AT_ONCE: u32 = 4;
 
 /// Serves the calls on `io` with `answer` until the client disconnects. When `closing` completes, sends GOAWAY, so
@@ -75,7 +75,7 @@ where
 /// Sends the reply to a call.
 ///
 /// # Errors
-/// If the client cancels the call or disconnects. Then `reply` is dropped at once.
+/// If the client cancels the call or disconnects. In this case `reply` is dropped at once.
 async fn send(
     reply: impl Future<Output = Reply>,
     mut respond: SendResponse<Bytes>,

@@ -1,5 +1,5 @@
-//! The layers around each call, in the order in which a request passes them: each finishes its own work on the reply of
-//! the next one.
+//! The layers around each call, in the order in which a request passes them. Each layer calls the next one, and
+//! finishes its own work on the reply.
 
 mod deadline;
 mod logged;
@@ -66,7 +66,8 @@ pub(super) async fn answer(
     }
 }
 
-/// Whether a server of gRPC accepts the content type: a backend would reject another one, such as that of gRPC-Web.
+/// Whether gRPC servers accept the content type. A backend would reject any other content type, such as that of
+/// gRPC-Web.
 fn is_grpc(request: &http::Request<IncomingBody>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE);
     let subtype = kind.and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));

@@ -44,8 +44,8 @@ use synthesized::{DELETED, NOT_READY, STARTED, STOPPED, event};
 
 /// The wait before criswitch requests a failed list again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long criswitch waits for the state of a pod when it asks for it again: first the shorter time, then twice as
-/// long each time, up to the longer one.
+/// The limits on the wait for the state of a pod when criswitch asks for the state again. Each wait is twice as long as
+/// the one before, but at least as long as the first limit and at most as long as the second.
 const STATE_LIMITS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(120)];
 /// How long criswitch still sends the events of a removed backend. The deletion event of its last pod may come after
 /// the reply that led to the removal.
@@ -143,8 +143,8 @@ async fn follow_stream(
     }
 }
 
-/// Handles the events of an open stream before the result of a query for a pod's state: an event that arrives during
-/// the query is newer than that state.
+/// Prefers the events of the open stream to the result of a query for a pod's state: an event that arrives during the
+/// query is newer than the result.
 #[derive(Default)]
 struct Inquiry {
     /// The pod whose state is queried now, and whether an event of this pod has come since the query began.
@@ -208,7 +208,7 @@ async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
             .renamed(backend, &event, &EVENT_HANDLERS)?
             .unwrap_or(event);
         asked.note_event(&event);
-        // The name of the row may be longer than the backend's name of the handler.
+        // The name of the row may be longer than the backend's name for the handler, so the event may have grown.
         if event.len() > backend.max_message {
             backend
                 .record
@@ -236,7 +236,7 @@ fn is_about_another(owners: &mut Owners, backend: BackendId, event: &[u8]) -> bo
 }
 
 /// Sends one event of the backend to subscribers. While a subscriber lags, or the memory for the backend's events is
-/// full, waits for a limited time. Meanwhile criswitch reads no further events, so the backend must stop, too.
+/// full, waits for a limited time. Meanwhile criswitch reads no further events, so the backend must stop sending them.
 async fn send(subscribers: &Subscribers, backend: &Backend, event: Readable) -> Result<(), Status> {
     let event = hold(subscribers, backend, event).await?;
     subscribers.send(backend.id, &event).await;

@@ -21,7 +21,7 @@ use crate::telemetry::counters::Reason;
 const UNUSED: Duration = Duration::from_secs(30);
 
 /// Opens a further connection while calls wait for a free stream of `wire`, at most [`MAX_FURTHER_CONNECTIONS`]. `file`
-/// was at the socket's path before `wire` opened.
+/// is the file that was at the socket's path before `wire` opened.
 pub(super) async fn keep_enough(
     switch: &Switch,
     backend: &Backend,
@@ -60,7 +60,7 @@ async fn next(
 ) -> OpenConnection {
     let mut failures = 0;
     loop {
-        // Calls that found a stream of a new connection no longer wait after this.
+        // Let waiting calls take the streams of the connection that has just opened.
         tokio::task::yield_now().await;
         wire.crowded().await;
         // A backend that hangs gets no further connection.

@@ -28,7 +28,7 @@ use criswitch_cri::facts;
 /// A backend with cached lists becomes ready if its lists fail or have no answer for this long. A runtime that has just
 /// started may answer its first lists with errors.
 const LISTS_MAY_FAIL: Duration = Duration::from_secs(5);
-/// The time between two lists until then.
+/// The pause between two attempts to list such a backend.
 const LIST_PAUSE: Duration = Duration::from_millis(500);
 /// The largest `VersionResponse` that criswitch accepts, in bytes.
 const LONGEST_VERSION: usize = 64 << 10;
@@ -38,7 +38,7 @@ const LONGEST_VERSION: usize = 64 << 10;
 ///
 /// # Errors
 /// The error of `Version`, or of a list if there are no cached lists, or `Unavailable` if the runtime configuration
-/// does not reach the backend, or if the backend is forgotten meanwhile. In spite of any other failure the backend
+/// does not reach the backend, or if the backend is forgotten meanwhile. After any other failure the backend still
 /// becomes ready.
 pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
     let OwnCalls {

@@ -18,7 +18,7 @@ pub(crate) struct ReloadPlan {
     pub(crate) problems: Vec<Problem>,
     /// The changed keys that only a start reads.
     pub(crate) next_start: Vec<String>,
-    /// The state after a reload with the old files, for each change.
+    /// For each change, the effect of a later reload with the old files.
     pub(crate) undo: Vec<Undo>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) async fn plan(switch: &Switch) -> Option<ReloadPlan> {
 fn of_config(switch: &Switch, config: Config, identities: &Identities) -> ReloadPlan {
     let before = switch.live();
     let problems = reload::fixed_keys(&before.config, &config);
-    // A copy: the reload itself will issue the ids of this plan.
+    // Use a copy of the ids, because the reload itself will issue the same ids.
     let mut ids = switch.reloads().ids.clone();
     let next = reload::next(switch, &before, config, identities, &mut ids);
     let changes = reload::changes(&switch.question, &switch.owners(), &before, &next);

@@ -43,8 +43,8 @@ pub(crate) fn with_tag(reference: &str) -> String {
     }
 }
 
-/// A reference of an image, in all forms that a store may list. A client
-/// chooses its length, so the forms are copied once, and not for each image that they are compared with.
+/// A reference of an image, in all forms that a store may list. A client may send a long reference, so the forms are
+/// copied once, and not for each image that they are compared with.
 pub(crate) struct ImageReference<'r> {
     id: &'r str,
     names: [String; REGISTRIES.len()],
@@ -76,7 +76,8 @@ impl<'r> ImageReference<'r> {
     }
 }
 
-/// The id and the names of an image, for comparisons with many references. A backend chooses the number of the names.
+/// The id and the names of an image, for comparisons with many references. A backend may list any number of names for
+/// an image.
 pub(crate) struct ImageNames<'i> {
     id: &'i str,
     names: HashSet<&'i str, RandomState>,

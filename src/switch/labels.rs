@@ -25,7 +25,7 @@ use fit::{Fits, Fitted, Labels, Misfit, fits, fitted};
 pub use union::union;
 
 /// The largest reply with metric descriptors that criswitch remembers, in bytes. If a client received a larger reply,
-/// samples are rewritten to the keys of the descriptors that it would receive now.
+/// samples are rewritten to the keys of the descriptors that the client would receive now.
 const MOST_GIVEN: usize = 1 << 20;
 
 /// Remembers the metric descriptors that a client receives, unless they are too large. They are saved in the
@@ -38,8 +38,8 @@ pub(crate) fn give_descriptors(given: &Mutex<Option<Bytes>>, live: &Live, descri
     }
 }
 
-/// How the samples of each backend are rewritten to the label keys that clients received. Made again only for other
-/// descriptors, because a backend may have thousands of them.
+/// How the samples of each backend are rewritten to the label keys that clients received. Computed again only when
+/// descriptors change, because a backend may have thousands of them.
 #[derive(Debug, Default)]
 pub(crate) struct KnownFits(Mutex<HashMap<BackendId, MadeFits>>);
 
@@ -70,7 +70,7 @@ impl KnownFits {
             return Arc::clone(&made.fits);
         }
         let [own, given, all] = &from;
-        // Descriptors that cannot be decoded are not cached.
+        // `union` does not fail here, because criswitch caches only descriptors that can be decoded.
         let now = union(all).unwrap_or_default();
         let given: Vec<_> = given.iter().cloned().chain([now]).collect();
         let own = (!own.is_empty()).then(|| Labels::of(own));

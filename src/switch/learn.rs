@@ -79,7 +79,7 @@ pub(crate) struct Learned {
 /// A fault of a backend that does not make its reply unusable.
 #[derive(Debug)]
 pub(crate) enum Warning {
-    /// The backend lists or returns this many ids that other backends own, the first of which is given: either two
+    /// The backend lists or returns ids that other backends own: the first of these ids, and their number. Either two
     /// sockets belong to one runtime, or the backend has a fault.
     Claims(Claim, usize),
     /// The backend lists this many ready pods with the uid of a pod that criswitch created at another backend.
@@ -102,7 +102,7 @@ impl Default for Learned {
 }
 
 impl Learned {
-    /// The handlers of a backend in a status that was learned.
+    /// The result of learning a backend's status, which may report other handlers.
     pub(crate) fn of_status() -> Learned {
         Learned {
             republish: true,
@@ -136,9 +136,9 @@ impl Learned {
     }
 }
 
-/// Learns from a reply of `backend`. A backend teaches owners only while merged calls include it: nothing is learned or
-/// cached from a backend that has not joined or was removed, nor from a call that was sent before the backend was
-/// forgotten. The reply still passes to the client, without the items of other backends.
+/// Learns from a reply of `backend`. criswitch learns owners from a backend only while merged calls include the
+/// backend. It learns and caches nothing from a backend that has not joined or was removed, nor from a call that was
+/// sent before the backend was forgotten. The client still gets the reply, without the items of other backends.
 pub(crate) struct Learner<'a> {
     view: View<'a>,
     pod_requests: &'a Mutex<PodRequests>,

@@ -18,9 +18,9 @@ use crate::switch::image_references::{ImageNames, with_tag};
 
 /// The most "absent" answers that are remembered. A node has a few hundred containers.
 const ABSENT: usize = 4096;
-/// How long a pod is remembered after it got the answer that its image is present. Then the kubelet asks for the
-/// image's user; each device plugin of the pod may take 30 s in between. If the pod is forgotten too early, it may get
-/// the user of the image in another pod's store, or its image may be removed before it starts.
+/// How long a pod is remembered after it got the answer that its image is present. After that answer the kubelet asks
+/// for the image's user, but first each device plugin of the pod may take 30 s. If the pod is forgotten too early, it
+/// may get the user of the image in another pod's store, or its image may be removed before it starts.
 const ASKING: Duration = Duration::from_secs(600);
 /// How long pods are remembered after a call for the user of their image has failed. The call names no pod, so any of
 /// these pods may still make it. If a pod is forgotten too early, it may get the user of the image in another pod's
@@ -87,10 +87,10 @@ impl Asking {
     }
 }
 
-/// The image of a call: an id or a reference. A client chooses its length.
+/// The image that a call names by an id or a reference, in both forms.
 struct AskedImage<'a> {
     id: &'a str,
-    /// The same with a tag.
+    /// The same text with a tag.
     reference: String,
 }
 
@@ -149,7 +149,7 @@ impl PodRequests {
     }
 
     /// Records that the call which creates a container of the pod has an answer. The kubelet creates the containers of
-    /// a pod one after the other.
+    /// a pod one after the other, so at most one of them is being created.
     pub(crate) fn created(&mut self, seen: &str) {
         self.asking
             .retain(|asking| !asking.is_creating || asking.seen != seen);
@@ -217,7 +217,7 @@ pub(crate) fn note_asking(
 }
 
 /// Returns the annotation `kubernetes.io/config.seen` of the pod in `call`, a call of the kubelet. `None` for a call of
-/// another user than the kubelet's, who could otherwise make criswitch forget the kubelet's pods.
+/// a user other than root and criswitch's own user: such a user could make criswitch forget the kubelet's pods.
 pub(crate) fn seen_by<'a>(call: &Call, message: &'a [u8]) -> Option<&'a str> {
     if call.user.is_other() {
         return None;

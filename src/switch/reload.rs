@@ -70,7 +70,7 @@ impl Outcome {
 }
 
 impl ReloadQueue {
-    /// No reload has begun. New backends will get their ids from `ids`.
+    /// A queue for which no reload has begun. New backends will get their ids from `ids`.
     pub(super) fn new(ids: BackendIds) -> ReloadQueue {
         let outcomes = Reloads {
             ids,
@@ -375,7 +375,7 @@ pub(crate) fn owned_by(
 }
 
 fn forget_backend(switch: &Switch, backend: &Backend) {
-    // The backend owns nothing, so that no other backend changes.
+    // The backend owns nothing, so the items of no other backend change.
     switch.owners().forget_backend(backend.id);
     switch.question.forget(backend.id);
     backend.connection.close();

@@ -51,8 +51,8 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
         () = backend.connection.closed() => {}
         never = save_changes(&switch, &backend, &store) => match never {},
     }
-    // The file may be the only one with the kubelet's runtime configuration, if a reload has just added all other
-    // backends.
+    // If a reload has just added all other backends, only this backend's file may have the kubelet's runtime
+    // configuration. So wait until the other backends are saved.
     let live = switch.live();
     Unsaved::from_iter(&live.backends).saved().await.ok();
     // The file may show the backend's last pod, so the reply to the removal of that pod waits until the file is
@@ -85,7 +85,7 @@ async fn remove(switch: &Switch, backend: &Backend, store: &Arc<Store>) -> SaveR
     }
 }
 
-/// Converts what the store returns; `None` if it does not answer.
+/// Converts the result of a write to the store; `saved` is `None` if the file system does not answer.
 fn result(saved: Option<io::Result<Option<io::Error>>>) -> SaveResult {
     match saved {
         Some(Ok(None)) => SaveResult::OnDisk,
@@ -452,8 +452,8 @@ fn known_and_kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Ve
     (kept, known)
 }
 
-/// Returns what the last run knew about the backend of `row`. If that run did not know the path of its socket, it may
-/// have used another path of the same socket.
+/// Returns what the last run knew about the backend of `row`. If that run did not know the path in `row`, looks for a
+/// different path to the same socket.
 fn take_known(found: &mut Found, row: &BackendConfig) -> LastKnown {
     let socket = &row.socket;
     let identity = socket.identity();

@@ -32,7 +32,7 @@ const CAUGHT_UP: usize = MOST_UNREAD / 2;
 /// A subscriber with this many unread events is cut off at the next event. Each backend adds few events after the
 /// subscriber began to lag, so only a very large number of backends reaches this limit.
 const QUEUE: usize = 2 * MOST_UNREAD;
-/// How long a backend waits for subscribers to catch up or to free memory. Then they are cut off.
+/// How long a backend waits for subscribers to catch up or to free memory, before these subscribers are cut off.
 const LAG_LIMIT: Duration = Duration::from_secs(1);
 
 /// All subscribers, and their events.
@@ -42,7 +42,7 @@ pub(crate) struct Subscribers {
     listeners: watch::Sender<usize>,
     /// The number of subscribers that lag.
     lagging: watch::Sender<usize>,
-    /// A subscriber has read an event, which may free memory.
+    /// Notified when a subscriber has read an event, which may free memory.
     read: Notify,
     /// Backends without events, each with the trailers for subscribers. No client can subscribe while there is such a
     /// backend.
@@ -53,7 +53,7 @@ pub(crate) struct Subscribers {
 #[derive(Debug, Default)]
 struct Queue {
     unread: Mutex<UnreadEvents>,
-    /// An event or the end was added.
+    /// Notified when an event or the end is added.
     added: Notify,
 }
 
@@ -108,7 +108,8 @@ impl Default for Subscribers {
     }
 }
 
-/// The queues with unread events of `backend`, those with the most bytes first.
+/// The queues with unread events of `backend`, sorted so that the queue with the most bytes of these events comes
+/// first.
 fn largest_first(queues: &[Arc<Queue>], backend: BackendId) -> impl Iterator<Item = &Arc<Queue>> {
     let mut sizes: Vec<_> = queues
         .iter()

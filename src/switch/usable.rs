@@ -1,4 +1,4 @@
-//! Which replies may be cached and merged with the replies of other backends.
+//! Decides which replies may be cached and merged with the replies of other backends.
 
 use bytes::Bytes;
 use criswitch_cri::codec::protobuf;
@@ -15,8 +15,8 @@ use crate::topology::Live;
 /// unchanged.
 ///
 /// # Errors
-/// `Internal` if the reply has more items than any backend can have, or if clients cannot decode it. With one backend
-/// only the latter is not an error.
+/// `Internal` if the reply has more items than any backend can have, or if there are several backends and clients
+/// cannot decode the reply.
 pub(crate) fn readable(
     live: &Live,
     list: Option<List>,
@@ -50,8 +50,8 @@ pub(super) fn usable(
 }
 
 /// Whether merged lists have room for `size` bytes of `backend`: its equal share of `max_message`, and more if the
-/// cached lists of the other backends leave it. Several backends may list one image, so their lists of images need less
-/// room together: up to `max_message` counts as fitting.
+/// cached lists of the other backends leave room. Several backends may list one image, so their lists of images need
+/// less room together: up to `max_message` counts as fitting.
 pub(crate) fn has_room(live: &Live, list: List, backend: &Backend, size: usize) -> bool {
     let joined = live.joined();
     let others = joined.iter().filter(|other| other.id != backend.id);

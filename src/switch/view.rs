@@ -59,8 +59,8 @@ impl View<'_> {
             .or(own))
     }
 
-    /// Returns a backend's list as the client gets it, if it differs from `message`. Only stats may have items of other
-    /// backends.
+    /// Returns a backend's list as the client gets it, if it differs from `message`. Only a list of stats may still
+    /// have items of other backends here.
     pub(crate) fn shown<M: Editable>(
         &self,
         list: List,

@@ -20,11 +20,12 @@ pub(crate) struct Watchers {
     begun: Notify,
     /// Allows one piece of work of [`Watchers::run_serialized`] at a time.
     turn: Arc<Semaphore>,
-    /// The last look at the health of the node, and its time.
+    /// The result and the time of the last check of the node's health.
     health: Mutex<Option<(Instant, NodeHealth)>>,
 }
 
-/// Whether the node and each backend, by its name, are served.
+/// The health of the node and of each backend, by the backend's name, as gRPC's health service reports it: true is
+/// serving.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeHealth {
     pub node: bool,
@@ -32,7 +33,8 @@ pub(crate) struct NodeHealth {
 }
 
 impl NodeHealth {
-    /// Whether a backend is served, or for an empty name the node. `None` if no backend has the name.
+    /// The health of the backend with this name, or of the node if the name is empty. `None` if no backend has the
+    /// name.
     pub(crate) fn of(&self, service: &str) -> Option<bool> {
         if service.is_empty() {
             return Some(self.node);
@@ -69,7 +71,8 @@ impl Watchers {
         .ok()
     }
 
-    /// The health of the node. Clients share a look that is younger than `age`. Returns `None` if the look panics.
+    /// The health of the node and its backends. Clients share the result of a check that is younger than `age`. Returns
+    /// `None` if the check panics.
     pub(crate) async fn health(
         &self,
         age: Duration,
@@ -97,7 +100,7 @@ impl Watchers {
         watched
     }
 
-    /// Waits until a client watches, or for the next client to begin.
+    /// Waits until a client begins to watch. Returns at once if a client has begun since the last call.
     pub(crate) async fn begun(&self) {
         self.begun.notified().await;
     }

@@ -60,8 +60,8 @@ impl LogQueue {
     pub fn add(&self, line: &[u8]) {
         let mut waiting = self.0.waiting.lock();
         if self.0.writer.get() == Some(&thread::current().id()) {
-            // Only the line about dropped lines comes from the writing thread. The dropped lines are missing before the
-            // waiting lines, so the line about them goes there, even if the queue is full.
+            // Only the line about dropped lines comes from the writing thread. The dropped lines came before the
+            // waiting lines, so the line about them goes before the waiting lines, even if the queue is full.
             waiting.lines.splice(0..0, line.iter().copied());
         } else if waiting.lines.len() + line.len() > LOG_QUEUE_BYTES {
             waiting.dropped += 1;

@@ -24,8 +24,8 @@ pub struct Rejection {
     pub uid: String,
     /// The handler in the request; `None` if the request names none.
     pub asked_handler: Option<String>,
-    /// The row of the handler; `None` if the call ended before criswitch chose a row, for example because there is none
-    /// with the name in the request.
+    /// The row of the handler; `None` if the call ended before criswitch chose a row, for example because no row has
+    /// the name in the request.
     pub handler: Option<String>,
     /// The backend of the handler; `None` if the call was sent to none.
     pub backend: Option<String>,

@@ -1,10 +1,10 @@
-//! Which changes of a reload a later reload with the old files undoes. Does no I/O.
+//! Describes how a later reload with the old files undoes the changes of a reload. Does no I/O.
 
 use criswitch_cri::codec::admin::{Changes, Moved, Retiring, Undo};
 
 use crate::topology::Live;
 
-/// For each change from `before` to `after`, the state after a reload with the old files.
+/// For each change from `before` to `after`, the effect of a later reload with the old files.
 pub(crate) fn undo(changes: &Changes, before: &Live, after: &Live) -> Vec<Undo> {
     let added = changes.handlers_added.iter().map(|name| Undo {
         what: format!("handler {name}"),
@@ -40,8 +40,8 @@ pub(crate) fn undo(changes: &Changes, before: &Live, after: &Live) -> Vec<Undo> 
         .collect()
 }
 
-/// The automatically registered handlers that several backends report, and that the backend which has the handler keeps
-/// only until a row or the reload takes the handler away.
+/// The automatically registered handlers that several backends report, that one of these backends keeps in `before`,
+/// and that it no longer keeps in `after`. A later reload does not register such a handler again.
 fn lost_auto_registered<'l>(before: &'l Live, after: &Live) -> Vec<&'l String> {
     before
         .disputed

@@ -2,7 +2,7 @@
 
 use super::patterns::regex;
 
-/// The most characters of a CEL expression.
+/// The largest length of a CEL expression, in characters.
 pub const MOST_OF_CEL: usize = 300;
 
 /// The variables of the CEL expressions, each with its own expression. `object` is the pod, as the API server passes it
@@ -22,13 +22,13 @@ pub const VARIABLES: [(&str, &str); 3] = [
     ),
 ];
 
-/// Texts as a list in CEL. No text of the table contains a quote or a backslash.
+/// The texts as a list in CEL. They need no escapes, because no text of the table contains a quote or a backslash.
 pub(super) fn texts(all: &[&str]) -> String {
     let all: Vec<_> = all.iter().map(|text| format!("'{text}'")).collect();
     format!("[{}]", all.join(", "))
 }
 
-/// A CEL expression for a text that is like one of these patterns.
+/// A CEL expression that is true if `text` is like one of these patterns.
 pub(super) fn like(text: &str, patterns: &[&str]) -> String {
     if patterns.iter().any(|pattern| pattern.contains('*')) {
         format!("{text}.matches({})", regex(patterns))

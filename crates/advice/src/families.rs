@@ -1,5 +1,6 @@
-//! The families of fields by which a pod reaches out of itself, and the kinds of runtime that are known to do what such
-//! a field asks for. A field of a family that neither these rules nor a known limit judges is reported as not judged.
+//! The families of fields by which a pod reaches out of itself, for example to the node or to a device, and the kinds
+//! of runtime that are known to do what such a field asks for. A field of a family that neither these rules nor a known
+//! limit judges is reported as not judged.
 
 use serde_json::Value;
 
@@ -23,11 +24,11 @@ use super::values::{BEYOND_GVISOR, FILE_DRIVERS, NAMESPACED, OWN_TO_GVISOR, PROC
 pub struct Family {
     /// The name, for people.
     pub title: &'static str,
-    /// The fields.
+    /// The tests that find the fields.
     pub any: &'static [Test],
-    /// The kinds that do what any of the fields asks for.
+    /// The kinds of runtime that do what all of the fields ask for.
     all_works_in: &'static [RuntimeKind],
-    /// Further rules: the kinds that do what some of the fields ask for.
+    /// Further rules: kinds of runtime, and the fields that these kinds support.
     works: &'static [(&'static [RuntimeKind], About)],
 }
 
@@ -171,8 +172,8 @@ impl Family {
         self
     }
 
-    /// Whether the kind does what any of the fields asks for (true) or what some of them ask for (false); `None` if
-    /// only limits judge the fields for this kind.
+    /// `Some(true)` if the kind supports all of the fields, `Some(false)` if it supports some of them; `None` if only
+    /// limits judge the fields for this kind.
     pub fn works_in(&self, kind: RuntimeKind) -> Option<bool> {
         let is_all = self.all_works_in.contains(&kind);
         let is_some = self.works.iter().any(|(kinds, _)| kinds.contains(&kind));
@@ -272,7 +273,8 @@ pub const FAMILIES: &[Family] = &[
     family("seccomp profiles of the node", &[on(SECCOMP, Is::OneOf(&["Localhost"])), SECCOMP_ANNOTATIONS], PLAIN),
     family("signals that stop a container", &[on(&["spec.containers[*].lifecycle.stopSignal"], Is::Present)], &[]),
     family("further networks", &[on(ANNOTATIONS, Is::Entry(NETWORK_ANNOTATIONS, &[]))], PLAIN),
-    // After the hostPath volumes, whose sub-paths are judged by what is there.
+    // This family must come after the hostPath volumes, whose sub-paths are judged by their path, because this family
+    // judges all sub-paths.
     family("sub-paths of volumes", &[on(&["spec.containers[*].volumeMounts[*].subPath", "spec.containers[*].volumeMounts[*].subPathExpr"], Is::Present)], LINUX),
     family("SCTP ports", SCTP, PLAIN),
     family("containers that an admission webhook adds", WEBHOOK_MARKS, PLAIN),
@@ -444,8 +446,8 @@ mod tests {
         ]
     }
 
-    /// The worst that is known of a pod: a limit, an open limit, an unjudged field, or a rule
-    /// by which it works. It is silent if no family has the field.
+    /// The verdict on a pod. `depends` means that a limit depends on an unknown fact, `unknown` that a field is not
+    /// judged, and `silent` that no family has the field.
     fn verdict(pod: &Value, kind: Option<RuntimeKind>) -> &'static str {
         let facts = Facts {
             known: vec![(Fact::Selinux, false)],

@@ -23,10 +23,10 @@ pub(super) const HOST_PROCESS: &[&str] = &[
     "spec.securityContext.windowsOptions.hostProcess",
     "spec.containers[*].securityContext.windowsOptions.hostProcess",
 ];
-/// Labels and annotations, which are both read by admission webhooks.
+/// Labels and annotations. Admission webhooks read both.
 pub(super) const MARKS: &[&str] = &["metadata.labels", "metadata.annotations"];
 pub(super) const MOUNT_PATH: &[&str] = &["spec.containers[*].volumeMounts[*].mountPath"];
-/// Volumes whose files are on no disk of the node, except NFS.
+/// Volumes whose files may be on no disk of the node. NFS is not among them, because rules treat it separately.
 pub(super) const NETWORK_VOLUMES: &[&str] = &[
     "spec.volumes[*].azureFile",
     "spec.volumes[*].cephfs",
@@ -67,7 +67,7 @@ pub struct PodField<'p> {
 }
 
 impl std::fmt::Display for PodField<'_> {
-    /// Prints the name and, if it says more, the value.
+    /// Prints the name of the field and, if the value has a text that identifies it, this text.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let parts = ["path", "driver", "key", "name"];
         let text = self.value.as_str();
@@ -116,13 +116,13 @@ pub(super) fn paths(field: &str) -> Vec<Vec<PathStep<'_>>> {
     }
 }
 
-/// The name of a field of the map `at`.
+/// The full name of the field `name` in the map whose full name is `at`.
 pub(super) fn below(at: &str, name: &str) -> String {
     let dot = if at.is_empty() { "" } else { "." };
     format!("{at}{dot}{name}")
 }
 
-/// The name of an entry of a map.
+/// The full name of the entry `key` in the map whose full name is `at`. A key with special characters is quoted.
 pub(super) fn entry(at: &str, key: &str) -> String {
     let is_plain = key.chars().all(|c| c.is_ascii_alphanumeric());
     if is_plain {
@@ -132,12 +132,12 @@ pub(super) fn entry(at: &str, key: &str) -> String {
     }
 }
 
-/// The part of a field's name that names the container.
+/// The part of a field's name that names the container, such as `spec.containers[0]`.
 pub(super) fn container_of(name: &str) -> &str {
     name.split_inclusive(']').next().unwrap_or(name)
 }
 
-/// The first value on the way to a field that is neither a map nor a list although Kubernetes needs one there.
+/// The first value of a wrong type on the way to a field, and the type that Kubernetes needs there: a map or a list.
 pub(super) fn misfit<'p>(
     value: &'p Value,
     path: &[PathStep<'_>],

@@ -1,12 +1,12 @@
-//! The pods that a kind of runtime cannot run, or runs without what they ask for: pure data, and the checks on it. And
-//! [`verdict`], on the state that the daemon reports.
+//! The pods that a kind of runtime cannot run, or runs without some of the settings that they ask for: pure data, and
+//! the checks on it. [`verdict`] judges the node by the state that the daemon reports.
 //!
-//! `table` has the known limits. `families` has every field by which a pod reaches out of itself, and what the kinds of
-//! runtime are known to do with it: a field that neither a limit nor a family judges is reported as not judged. `test`
-//! makes both checks of a limit, the one on a pod's YAML and the CEL expression, from the same data. Below these are
-//! the names of the fields (`fields`), the classes of paths of the node (`paths`), patterns and CEL (`patterns`,
-//! `cel`), and the pages that document the limits (`sources`). `criswitch explain`, `criswitch check --probe` and
-//! `criswitch manifests --policy` read the limits. Does no I/O.
+//! `table` has the known limits. `families` has every field by which a pod reaches out of itself, for example to the
+//! node or to a device, and the kinds of runtime that are known to do what the field asks for. A field that neither a
+//! limit nor a family judges is reported as not judged. `test` makes both checks of a limit, the one on a pod's YAML
+//! and the CEL expression, from the same data. Below these are the names of the fields (`fields`), the classes of paths
+//! of the node (`paths`), patterns and CEL (`patterns`, `cel`), and the pages that document the limits (`sources`).
+//! `criswitch explain`, `criswitch check --probe` and `criswitch manifests --policy` read the limits. Does no I/O.
 
 mod cel;
 mod families;
@@ -54,13 +54,13 @@ pub enum Fact {
     PrivilegedWithoutHostDevices,
     /// SELinux is enabled on this node and in the backend.
     Selinux,
-    /// runsc has this flag, or allows what this flag allows.
+    /// runsc has this flag, or a flag that allows at least the same.
     RunscFlag(&'static str),
     /// The virtual machines of the handler share a file system with the node.
     SharedFileSystem,
     /// The handler starts containers in Hyper-V isolation.
     HypervisorIsolation,
-    /// The file systems of the pod's volumes have mounts with mapped ids.
+    /// The file systems of the pod's volumes support id-mapped mounts.
     MappedIds,
     /// The handler starts NVIDIA's runtime, which starts runc or crun.
     NvidiaRuntime,
@@ -68,11 +68,11 @@ pub enum Fact {
     UnsafeSysctls,
     /// The kubelet is older than Kubernetes 1.37.
     OldKubelet,
-    /// The question is about the node on which criswitch runs.
+    /// The pod is judged for the node on which criswitch runs.
     ThisNode,
 }
 
-/// runsc opens devices of the node.
+/// runsc may open devices of the node.
 const DEVICE_POLICY: Fact = Fact::RunscFlag("character-device-policy=passthrough");
 
 /// The known facts. A fact that is missing is unknown.
@@ -97,12 +97,12 @@ pub struct Limit {
     pub kinds: &'static [RuntimeKind],
     /// The pods that the limit is about.
     pub about: About,
-    /// The limit applies only if this fact has this value. If a backend reports its features, a feature decides for
-    /// every kind of runtime.
+    /// The limit applies only if this fact has this value. If the backend reports its features, a fact about a feature
+    /// decides for every kind of runtime, also for one that is not in `kinds`.
     pub only_if: Option<(Fact, bool)>,
     /// Whether the API server rejects these pods already when they are created.
     pub is_of_api_server: bool,
-    /// Whether policies may have the limit.
+    /// Whether an admission policy may check the limit.
     pub is_in_policies: bool,
     /// The effect of the limit on these pods.
     pub effect: Effect,
@@ -114,16 +114,16 @@ pub struct Limit {
     pub source: Source,
 }
 
-/// A limit that is about a pod.
+/// A limit that concerns a pod.
 #[derive(Debug)]
 pub struct LimitFinding {
     /// The limit.
     pub limit: &'static Limit,
-    /// The fields of the pod that the limit is about, such as `spec.containers[0].securityContext.privileged`.
+    /// The fields of the pod that the limit concerns, such as `spec.containers[0].securityContext.privileged`.
     pub fields: Vec<String>,
 }
 
-/// The knowledge about a pod in a handler.
+/// Everything that is known about a pod in a handler.
 #[derive(Debug, Default)]
 pub struct Judgement {
     /// The limits that apply, the worst first.
@@ -135,7 +135,7 @@ pub struct Judgement {
 }
 
 impl Fact {
-    /// Whether the fact depends on the node, on the volume, or on the one of several handlers of a kind.
+    /// Whether the fact may differ between nodes, between volumes, or between handlers of the same kind.
     fn is_of_one_node(self) -> bool {
         matches!(
             self,
@@ -148,8 +148,9 @@ impl Fact {
         )
     }
 
-    /// Whether a field does what it asks for if the fact is not as a limit needs it. Shared files say nothing of what
-    /// is in them, and a runtime that may open a device does not say what the device does there.
+    /// Whether a field certainly works if the fact does not have the value that the limit needs. Other facts only
+    /// remove one obstacle: a file system that is shared does not show that its files work, and a runtime that may open
+    /// a device does not show that the device works.
     fn decides_alone(self) -> bool {
         let is_shared = matches!(self, Fact::SharedFileSystem | Fact::MappedIds);
         !is_shared && self != DEVICE_POLICY
@@ -197,7 +198,7 @@ impl Facts {
         let mut known = self.known.iter();
         match fact {
             Fact::Feature(name) => self.features.as_ref().map(|all| all.contains(&name)),
-            // `allows` has the sysctls to which this does not apply.
+            // For each sysctl that the kubelet allows, `judge` makes an exception by `allows`.
             Fact::UnsafeSysctls => self.allowed_sysctls.as_ref().map(|_| false),
             fact => known.find_map(|(known, value)| (*known == fact).then_some(*value)),
         }
@@ -244,9 +245,9 @@ impl Limit {
         }
     }
 
-    /// The effect in a policy for handlers of the kinds of the limit; `None` if no policy has the limit. A policy is
-    /// for all nodes, so what depends on a handler's or kubelet's settings is a warning, and what depends on the node
-    /// or on a volume is omitted.
+    /// The effect of the limit in an admission policy; `None` if no policy has the limit. A policy is for all nodes. So
+    /// a policy only warns of a limit that depends on settings of a handler or kubelet, and omits a limit that depends
+    /// on the node or on a volume.
     pub fn policy(&self) -> Option<Effect> {
         match (self.effect, self.only_if) {
             _ if self.is_of_api_server || !self.is_in_policies => None,
@@ -281,7 +282,8 @@ impl Limit {
     }
 }
 
-/// Judges a pod for a handler of this kind: what is known not to work, and what is not known at all.
+/// Judges a pod for a handler of this kind: finds the limits that apply, the limits that depend on an unknown fact, and
+/// the fields that no rule judges.
 pub fn judge(pod: &Value, kind: Option<RuntimeKind>, facts: &Facts) -> Judgement {
     let mut judgement = Judgement::default();
     let mut judged = Vec::new();
@@ -290,7 +292,8 @@ pub fn judge(pod: &Value, kind: Option<RuntimeKind>, facts: &Facts) -> Judgement
         let is_about_kind = limit.feature().is_some()
             || kind.is_some_and(|it| limit.kinds.contains(&it))
                 && limit.only_if.is_none_or(|(fact, _)| fact.decides_alone());
-        // A kubelet that admits the pod does not say what the runtime does with the field.
+        // If a limit of the kubelet does not apply, the kubelet admits the pod. This does not show what the runtime
+        // does with the field.
         if applies == Some(false) && (limit.is_of_kubelet() || !is_about_kind) {
             continue;
         }

@@ -1,5 +1,5 @@
-//! The classes of paths of the node, by what is there: few manifests name the type of a hostPath volume. And the ways
-//! in which containers mount a volume.
+//! Classes of paths on the node: sockets, devices, plain files and more. A class has patterns of paths, because few
+//! manifests name the type of a hostPath volume. This module also has the ways in which containers mount a volume.
 
 use serde_json::Value;
 
@@ -12,13 +12,14 @@ use super::patterns::{is_like, path_regex};
 pub struct HostPaths {
     /// The types that belong to the class wherever they are.
     pub types: &'static [&'static str],
-    /// The types that are in no case in the class.
+    /// The types that are never in the class, whatever their path is.
     pub never: &'static [&'static str],
     /// Patterns of paths.
     pub like: &'static [&'static str],
-    /// Lists of patterns of paths that are in no case in the class.
+    /// Lists of patterns of paths that are not in the class.
     pub except: &'static [&'static [&'static str]],
-    /// `Some(false)`: a container that is not privileged mounts the volume. `Some(true)`: no such container does.
+    /// `Some(false)`: the class has only volumes that a container mounts without being privileged. `Some(true)`: the
+    /// class has only volumes that no such container mounts.
     pub privileged: Option<bool>,
 }
 
@@ -65,7 +66,7 @@ const STANDARD_DEVICES: &[&str] = &[
     "/dev/zero",
 ];
 
-/// Older versions of runc, and crun, allow each container to use it.
+/// The TUN device. Older versions of runc, and crun, allow each container to use it.
 const TUN: &[&str] = &["/dev/net/tun"];
 
 /// Devices that the kernel of gVisor emulates.
@@ -94,7 +95,7 @@ const OF_SOCKETS: &[&str] = &[
     "/tmp/.X11-unix",
 ];
 
-/// Paths whose names say that they have sockets.
+/// Paths whose names suggest that there are sockets.
 const NAMED_SOCKETS: &[&str] = &["**sock**", "**/ipc", "**/ipc/**", "**/uds", "**/uds/**"];
 
 /// File systems of the kernel.
@@ -134,7 +135,7 @@ pub(super) const SOCKETS: HostPaths = HostPaths {
     types: &["Socket"],
     ..like(SOCKET_PATHS)
 };
-/// Directories of the kubelet in which node plug-ins and the kubelet meet at sockets.
+/// Directories of the kubelet with sockets over which node plug-ins and the kubelet communicate.
 pub(super) const KUBELET_SOCKETS: HostPaths = HostPaths {
     except: &[SOCKET_PATHS],
     ..like(&[
@@ -153,8 +154,8 @@ pub(super) const SOCKET_DIRECTORIES: HostPaths = HostPaths {
     except: &[SOCKET_PATHS],
     ..like(OF_SOCKETS)
 };
-/// Directories of the node with sockets or devices below them. Those below /run are of no class: each has files,
-/// sockets or both.
+/// Directories of the node with sockets or devices below them. Further directories below /run are in no class, because
+/// each of them may have files, sockets or both.
 pub(super) const MIXED_DIRECTORIES: HostPaths = HostPaths {
     except: &[SOCKET_PATHS],
     ..like(&[
@@ -180,12 +181,12 @@ const DEVICES: HostPaths = HostPaths {
     except: &[SOCKET_PATHS, DEV_DIRECTORIES, STANDARD_DEVICES],
     ..like(&["/dev/**"])
 };
-/// Devices of the node, except those of which the kernel of gVisor may have its own.
+/// Devices of the node, except those that the kernel of gVisor emulates.
 pub(super) const HARDWARE: HostPaths = HostPaths {
     except: &[SOCKET_PATHS, DEV_DIRECTORIES, STANDARD_DEVICES, EMULATED],
     ..DEVICES
 };
-/// Devices of the node that a container that is not privileged mounts.
+/// Devices of the node, mounted by a container that is not privileged.
 pub(super) const UNPRIVILEGED_DEVICES: HostPaths = HostPaths {
     except: &[SOCKET_PATHS, DEV_DIRECTORIES, STANDARD_DEVICES, TUN],
     privileged: Some(false),
@@ -197,7 +198,8 @@ pub(super) const CONTAINER_DEVICES: HostPaths = like(STANDARD_DEVICES);
 pub(super) const GUEST_DEVICES: HostPaths = like(&["/dev/kmsg", "/dev/net/tun"]);
 /// Every path.
 pub(super) const EVERYTHING: HostPaths = like(&["**"]);
-/// Everything that runc and crun pass on unchanged. A device needs a privileged container, which is a limit.
+/// Every path that runc and crun pass to the container unchanged. A separate limit covers devices, which need a
+/// privileged container.
 pub(super) const SHARED: HostPaths = HostPaths {
     except: &[TUN],
     ..like(&["/**"])
@@ -209,7 +211,7 @@ pub(super) const PRIVILEGED_TUN: HostPaths = HostPaths {
 };
 /// The file system of eBPF objects.
 pub(super) const BPF: HostPaths = like(&["/sys/fs/bpf", "/sys/fs/bpf/**"]);
-/// Directories in which the kernel shows itself and the machine.
+/// Directories in which the kernel shows its state and the state of the machine.
 pub(super) const KERNEL_DIRECTORIES: HostPaths = HostPaths {
     except: &[BPF.like],
     ..like(&["/proc", "/proc/**", "/sys", "/sys/**"])
@@ -245,7 +247,7 @@ pub(super) const PLAIN_DIRECTORIES: HostPaths = HostPaths {
         "/var/log/**",
     ])
 };
-/// Everything of the node's own file systems that is not known to be a single file.
+/// Every path outside of the kernel's file systems that is not known to be a file, a socket or a device.
 pub(super) const DIRECTORIES: HostPaths = HostPaths {
     never: &[
         "File",
@@ -258,7 +260,7 @@ pub(super) const DIRECTORIES: HostPaths = HostPaths {
     ..like(&["/**"])
 };
 
-/// Single files, besides those that pods only read.
+/// Single files, except well-known ones that pods only read.
 pub(super) const OTHER_FILES: HostPaths = HostPaths {
     types: &["File", "FileOrCreate"],
     except: &[SOCKET_PATHS, OF_KERNEL, FILES],
@@ -280,7 +282,7 @@ pub enum Mounting {
 struct VolumeMount<'p> {
     /// The name of the container.
     container: String,
-    /// The name of the mount's field with the sub-path.
+    /// The name of the field that has the sub-path.
     field: String,
     /// The sub-path; `None` if the whole volume is mounted.
     sub_path: Option<&'p Value>,
@@ -294,7 +296,8 @@ impl VolumeMount<'_> {
 }
 
 impl Mounting {
-    /// Whether containers of the pod mount the volume with this part so.
+    /// Whether containers of the pod mount a volume in this way. `part` is the part of the volume that a test found,
+    /// such as its emptyDir.
     pub(super) fn met(self, pod: &Value, part: &Value) -> bool {
         let mounts = mounts(pod, part);
         match self {
@@ -346,10 +349,12 @@ impl HostPaths {
         }
     }
 
-    /// Whether a path of this type is in the class. `is_unprivileged`: a container without privilege mounts it.
+    /// Whether a path of this type is in the class. `is_unprivileged` says whether a container that is not privileged
+    /// mounts the path.
     fn has(&self, path: &str, kind: &str, is_unprivileged: bool) -> bool {
         let path = plain(path);
-        // The API server rejects a path with `..`, so nothing is known of it, except that it is a path.
+        // The API server rejects a path with `..`. No pattern matches such a path, except `**`, which is for every
+        // path.
         let is_known = self.like.contains(&"**") || !path.split('/').any(|part| part == "..");
         (self.types.contains(&kind) || is_like(self.like, &path) && is_known)
             && !self.never.contains(&kind)
@@ -359,9 +364,9 @@ impl HostPaths {
                 .is_none_or(|needed| needed != is_unprivileged)
     }
 
-    /// A CEL expression for pods with a hostPath volume of the class, in its usual spelling and whatever sub-paths they
-    /// mount. It has as many patterns as there is room for, the first ones. A privileged container of the pod counts as
-    /// the one that mounts the volume.
+    /// A CEL expression for pods with a hostPath volume of the class. The expression expects paths in their usual
+    /// spelling, and ignores sub-paths. It has only the first patterns of the class, as many as fit into
+    /// [`MOST_OF_CEL`]. If a container of the pod is privileged, it counts as the container that mounts the volume.
     pub(super) fn cel(&self) -> String {
         let of_type = match self.types {
             [] => String::new(),
@@ -407,7 +412,7 @@ fn are_of_several_containers<'m>(mut mounts: impl Iterator<Item = &'m VolumeMoun
         .is_some_and(|first| mounts.any(|it| it.container != first.container))
 }
 
-/// The items of a list; none if it does not exist.
+/// The items of the list `name`; none if the list does not exist.
 fn items<'p>(value: &'p Value, name: &str) -> impl Iterator<Item = &'p Value> {
     value
         .get(name)
@@ -416,7 +421,7 @@ fn items<'p>(value: &'p Value, name: &str) -> impl Iterator<Item = &'p Value> {
         .flatten()
 }
 
-/// A text; empty if it does not exist.
+/// The text `name`; empty if the text does not exist.
 fn text_of<'p>(value: &'p Value, name: &str) -> &'p str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
@@ -464,7 +469,7 @@ fn mounts<'p>(pod: &'p Value, part: &Value) -> Vec<VolumeMount<'p>> {
     found
 }
 
-/// A path without empty parts, `.` and the old name of /run.
+/// The path without empty parts and `.`, and with /run in place of /var/run.
 fn plain(path: &str) -> String {
     let parts: Vec<_> = path
         .split('/')

@@ -1,4 +1,4 @@
-//! Patterns of texts and paths: `*` stands for any letters but `/`, and `**` for any letters.
+//! Patterns of texts and paths: `*` matches any characters except `/`, and `**` matches any characters.
 
 /// Whether a text is like one of these patterns.
 pub(super) fn is_like(patterns: &[&str], text: &str) -> bool {
@@ -21,12 +21,12 @@ fn glob(pattern: &str, text: &str) -> bool {
     tails.any(|tail| glob(rest, tail))
 }
 
-/// A regular expression, as a text in CEL, for the texts that are like one of these patterns.
+/// A regular expression, as a string literal of CEL, that matches the texts that are like one of these patterns.
 pub(super) fn regex(patterns: &[&str]) -> String {
     format!("r'^{}$'", alternatives(patterns))
 }
 
-/// The same for paths, which may end with `/`.
+/// Like [`regex`], but for paths, which may end with `/`.
 pub(super) fn path_regex(patterns: &[&str]) -> String {
     format!("r'^{}/?$'", alternatives(patterns))
 }
@@ -56,11 +56,12 @@ fn alternatives(patterns: &[&str]) -> String {
     format!("{}({})", expression(common), rest.join("|"))
 }
 
-/// The regular expression for a pattern. /var/run is the old name of /run.
+/// The regular expression for a pattern. If the pattern is /run or below it, the expression also matches the old name
+/// /var/run.
 fn expression(pattern: &str) -> String {
     let is_run = pattern == "/run" || pattern.starts_with("/run/");
     let var = if is_run { "(/var)?" } else { "" };
-    // No pattern has a control character, so that these can stand for parts of it.
+    // No pattern has a control character, so control characters can replace `/**` and `**` until the next step.
     let pattern = pattern.replace("/**", "\r").replace("**", "\n");
     let parts = pattern.chars().map(|letter| match letter {
         '\r' => "/.+".to_owned(),

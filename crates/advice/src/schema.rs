@@ -1,5 +1,5 @@
-//! The fields of a pod, as far as the rules of this module read them. A misspelt field means something to its author,
-//! but nothing to a rule, and kubectl rejects it.
+//! The fields of a pod, as far as the rules of this crate read them. No rule matches a misspelt field, although its
+//! author expects an effect, and kubectl rejects it.
 
 use super::fields::RESOURCES;
 use super::test::{Is, Test, on};
@@ -50,7 +50,7 @@ const PLACES: &[(&[&str], &[&str])] = &[
     (&["spec.securityContext.sysctls[*]"], &["name", "value"]),
     (&["spec.os"], &["name"]),
     (&["spec.resources", "spec.containers[*].resources"], &["claims", "limits", "requests"]),
-    // Further resources have a `/` in their name.
+    // Further resources need no row: see `is_further_resource`.
     (RESOURCES, &["cpu", "ephemeral-storage", "memory"]),
     (&["spec.resourceClaims[*]"], &["name", "resourceClaimName", "resourceClaimTemplateName"]),
     (&["spec.containers[*].volumeDevices[*]"], &["devicePath", "name"]),
@@ -105,7 +105,7 @@ fn is_further_resource(name: &str) -> bool {
         .is_some_and(|resource| resource.contains('/') || resource.starts_with("\"hugepages-"))
 }
 
-/// Every test of the module on a pod.
+/// Every test of this crate on the fields of a pod.
 pub fn tests() -> impl Iterator<Item = Test> {
     let limits = LIMITS
         .iter()

@@ -25,7 +25,7 @@ pub(super) const fn source(title: &'static str, url: &'static str) -> Source {
     Source { title, url }
 }
 
-/// The versions with which the tests have seen the limits that no page states.
+/// The sources of limits that no page states: the versions with which the tests have seen them.
 pub(super) const SEEN_IN_GVISOR: Source = source(
     "seen in criswitch's tests with gVisor of September 2026",
     "",

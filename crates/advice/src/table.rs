@@ -50,7 +50,7 @@ const OTHER_ARCHITECTURES: &[&str] = match ARCHITECTURE.as_bytes() {
     b"arm64" => &["amd64", "arm", "ppc64le", "riscv64", "s390x"],
     _ => &["amd64", "arm64"],
 };
-/// Volumes that outlive the pod, besides directories of the node.
+/// Volumes whose files outlive the pod, among them directories and files of the node.
 const LASTING_VOLUMES: &[Test] = &[
     on(
         &[
@@ -109,7 +109,7 @@ pub(super) const SECCOMP_ANNOTATIONS: Test = on(
         &[],
     ),
 );
-/// Node affinities to these operating systems.
+/// Required node affinity to Linux or Windows.
 pub(super) const FOR_LINUX: Test = on(
     EXPRESSIONS,
     Is::All(&[

@@ -55,7 +55,7 @@ pub enum Is {
     /// The value is the hostPath of a volume, and the volume or a sub-path of it that a container mounts is in this
     /// class.
     HostPath(&'static HostPaths),
-    /// The value is a part of a volume that containers mount so.
+    /// The value is a part of a volume, such as its emptyDir, and containers mount the volume in this way.
     Mounted(Mounting),
 }
 
@@ -68,7 +68,7 @@ pub struct About {
     pub and: &'static [Test],
     /// Exceptions.
     pub unless: &'static [Test],
-    /// Whether all conditions on containers are on the same one.
+    /// Whether one container must meet all conditions on containers.
     pub in_one_container: bool,
 }
 
@@ -94,7 +94,8 @@ impl About {
             .collect()
     }
 
-    /// Whether one of the others counts for this field: with conditions on one container, a field of its container.
+    /// Whether one of `others` counts for this field. If one container must meet all conditions, a field of a container
+    /// counts only for fields of the same container.
     fn goes_with_any(&self, field: &PodField<'_>, others: &[PodField<'_>]) -> bool {
         let container = container_of(&field.name);
         others.iter().any(|PodField { name, .. }| {
@@ -102,8 +103,8 @@ impl About {
         })
     }
 
-    /// CEL expressions that are true for pods of the rule, each with at most [`MOST_OF_CEL`] characters if one field
-    /// needs no more.
+    /// CEL expressions that are true for pods of the rule. An expression has more than [`MOST_OF_CEL`] characters only
+    /// if a single field needs more.
     pub fn cels(&self) -> Vec<String> {
         let cels = if self.in_one_container {
             Test::cels_of_container
@@ -169,8 +170,8 @@ impl Test {
         }
     }
 
-    /// The first value on the way to the fields that is neither a map nor a list although Kubernetes needs one there,
-    /// with what Kubernetes needs. The test cannot look into such a value.
+    /// The first value of a wrong type on the way to the fields, and the type that Kubernetes needs there: a map or a
+    /// list. The test cannot look into such a value.
     pub fn misfit<'p>(&self, pod: &'p Value) -> Option<(PodField<'p>, &'static str)> {
         self.fields
             .iter()
@@ -178,7 +179,7 @@ impl Test {
             .find_map(|path| misfit(pod, &path, ""))
     }
 
-    /// A CEL expression for each field. A policy leaves affinities to the scheduler.
+    /// A CEL expression for each field, except for node affinities, which a policy leaves to the scheduler.
     fn cels(&self) -> Vec<String> {
         if let Is::HostPath(paths) = self.is {
             return vec![paths.cel()];
@@ -196,7 +197,7 @@ impl Test {
             .collect()
     }
 
-    /// A CEL expression for each field, of which those of containers are fields of `c`.
+    /// A CEL expression for each field. In the expression for a field of a container, `c` is the container.
     fn cels_of_container(&self) -> Vec<String> {
         self.fields
             .iter()
@@ -208,8 +209,8 @@ impl Test {
     }
 }
 
-/// Whether the value is a quantity of more than one. Of the suffixes that make a quantity smaller, processors have only
-/// `m`.
+/// Whether the value is a quantity of more than one. Reads only the suffix `m`: the API allows no smaller part of a
+/// processor.
 fn is_more_than_one(value: &Value) -> bool {
     let text = value.as_str().unwrap_or_default();
     let number = match text.strip_suffix('m') {
@@ -319,7 +320,8 @@ impl Is {
         }
     }
 
-    /// The expression for one value. `or` is the value, or the default if the field is missing.
+    /// The expression for one value. `or` makes the expression of the value, with a default if the field may be
+    /// missing. `has` is the expression for a field that exists.
     fn cel(self, or: &dyn Fn(&str) -> String, has: &str) -> String {
         let begins = |all, name: &str| format!("{}.exists(p, {name}.startsWith(p))", texts(all));
         match self {

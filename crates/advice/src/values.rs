@@ -1,6 +1,6 @@
 //! The values of fields that limits and families name: sysctls, capabilities, CSI drivers, files of /proc.
 
-/// Sysctls with a namespace. The kubelet can allow them, and no others.
+/// Namespaced sysctls. The kubelet can allow no other sysctls.
 pub(super) const NAMESPACED: &[&str] = &[
     "kernel.shm",
     "kernel.msg",
@@ -32,10 +32,10 @@ pub(super) const SAFE_SINCE_1_37: &[&str] = &[
     "net.ipv4.tcp_notsent_lowat",
     "net.ipv4.tcp_slow_start_after_idle",
 ];
-/// Capabilities for which gVisor has nothing: kernel modules, eBPF, hardware and the clock.
+/// Capabilities for features that gVisor does not have: kernel modules, eBPF, hardware and the clock.
 pub(super) const BEYOND_GVISOR: &[&str] =
     &["BPF", "PERFMON", "SYS_MODULE", "SYS_RAWIO", "SYS_TIME"];
-/// Capabilities that a kernel of the pod's own grants for itself only, although they are meant for the node.
+/// Capabilities that are meant for the node. In a pod with its own kernel, they affect only that kernel.
 pub(super) const BEYOND_GUEST: &[&str] = &[
     "ALL",
     "BPF",
@@ -46,7 +46,7 @@ pub(super) const BEYOND_GUEST: &[&str] = &[
     "SYS_RAWIO",
     "SYS_TIME",
 ];
-/// Capabilities that the kernel of gVisor grants for itself only.
+/// Capabilities that affect only gVisor's own kernel.
 pub(super) const OWN_TO_GVISOR: &[&str] = &[
     "ALL",
     "AUDIT_CONTROL",

@@ -50,7 +50,7 @@ pub fn columns<R: Into<Vec<String>>>(
     aligned(header, rows, |_, _| None)
 }
 
-/// Like [`columns`], but empty without rows.
+/// Like [`columns`], but returns an empty text if there are no rows.
 pub fn columns_if_any<R: Into<Vec<String>>>(
     header: &[&str],
     rows: impl IntoIterator<Item = R>,

@@ -78,8 +78,8 @@ impl ClientConnection {
 }
 
 impl Channel {
-    /// Calls the RPC in `row`, and returns the code of the reply and its messages, each in a frame. A reply of more
-    /// than `most` bytes is an error.
+    /// Calls the RPC in `row`. Returns the gRPC code of the reply and the body, in which each message has a gRPC frame.
+    /// A reply of more than `most` bytes is an error.
     ///
     /// # Errors
     /// If no reply comes.
@@ -150,7 +150,7 @@ pub(crate) fn origin() -> Uri {
     Uri::from_static("http://localhost")
 }
 
-/// Why no reply came, if `status` is not a status of the server.
+/// Why no reply came; `None` if the server sent `status`.
 pub fn lost(status: &Status) -> Option<Lost> {
     Some(Lost(cause(status.source()?)))
 }

@@ -71,19 +71,20 @@ impl ListOutput {
         }
     }
 
-    /// Whether the tables have more columns.
+    /// Whether the user has selected `-o wide`: tables with more columns.
     pub fn is_wide(&self) -> bool {
         self.format == Some(Format::Wide)
     }
 
-    /// Whether the output is one name in each line.
+    /// Whether the user has selected `-o name`: one name on each line.
     pub fn is_names(&self) -> bool {
         self.format == Some(Format::Name)
     }
 }
 
 impl Encoding {
-    /// The encoding in the arguments of a command or of its subcommand; `None` for text, or if it has no [`Output`].
+    /// The encoding that the arguments of a command or of its subcommand select; `None` for text, or if the command has
+    /// no [`Output`] arguments.
     pub fn of(arguments: &ArgMatches) -> Option<Encoding> {
         if let Some((_, arguments)) = arguments.subcommand() {
             return Encoding::of(arguments);

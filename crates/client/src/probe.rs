@@ -48,8 +48,9 @@ const SWITCH: &str = "criswitch";
 /// The name that cri-dockerd reports as its runtime.
 pub const DOCKER: &str = "docker";
 
-/// How long the probe waits for the answers about RPCs that the backend may lack and about its pause image, once the
-/// backend has answered everything else. These answers may never come: CRI-O delays stats while it stops a container.
+/// How long the probe waits for the answers to optional calls and for the status of the pause image, once the backend
+/// has answered the required calls. Answers to optional calls may never come: CRI-O delays stats while it stops a
+/// container.
 const OPTIONAL_WAIT: Duration = Duration::from_millis(500);
 
 /// The answers of a backend, or why the backend did not answer.
@@ -78,13 +79,12 @@ pub struct Probed {
     pub configured: Configured,
     /// The pods that the backend lists.
     pub pods: Vec<PodSandbox>,
-    /// The RPCs that the backend lacks. Of RPCs that change something without a pod or container, such as `PullImage`,
-    /// this is not known.
+    /// The RPCs that the backend lacks, among those with a [`Row::probe_request`]. `PullImage`, for example, has none.
     pub lacking: BTreeSet<&'static str>,
-    /// The image of the backend's pod sandboxes, if the image is in the backend's store and not pinned. `None` if that
-    /// is not so, or unknown.
+    /// The image of the backend's pod sandboxes (the pause image), if the backend's store has it and does not pin it.
+    /// `None` otherwise, or if this is unknown.
     pub unpinned_pause_image: Option<String>,
-    /// The subnets of its pods; empty if the runtime does not report its CNI configuration.
+    /// The subnets of the backend's pods; empty if the runtime does not report its CNI configuration.
     pub subnets: Vec<subnets::Subnet>,
     /// The id of the process that serves the backend's socket.
     pub pid: Option<i32>,
@@ -103,7 +103,7 @@ impl Probed {
             .collect()
     }
 
-    /// Why the backend is not ready: those of its conditions of these kinds that are false.
+    /// Why the backend is not ready: one text for each condition that is false and of one of these `kinds`.
     pub fn not_ready(&self, kinds: &[&str]) -> Vec<String> {
         self.conditions
             .iter()
@@ -190,12 +190,12 @@ pub fn answered<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<(&'a str, &'a 
         .collect()
 }
 
-/// A backend in texts for people.
+/// The name and the socket of a backend, for texts that people read.
 pub fn place(backend: &BackendConfig) -> String {
     format!("backend {:?} ({})", backend.name, backend.socket)
 }
 
-/// Why backends that were asked can start no pods: the faults, each after the place of its backend.
+/// Why backends that were probed can start no pods. Each item has the [`place`] of a backend, and one fault.
 pub fn faults<'a>(
     backends: &'a [BackendConfig],
     probes: &'a [Probe],
@@ -224,8 +224,9 @@ fn faults_of(probe: &Probe) -> Vec<String> {
     faults
 }
 
-/// The names of the backends whose cgroup driver differs from `ours`, that of `default`, each with the difference in
-/// words. The kubelet uses the driver of the default backend, and so does a backend that reports no driver.
+/// The backends whose cgroup driver differs from `ours`, the driver of `default`: the name of each, and the difference
+/// in words. The kubelet uses the driver of the default backend for all pods. A backend that reports no driver is
+/// omitted.
 pub fn other_drivers<'a>(
     default: &str,
     ours: Option<&str>,
@@ -298,7 +299,7 @@ pub async fn cgroup_driver_at(socket: &Address) -> Option<&'static str> {
     probe_one(&config, MAX_MESSAGE).await.ok()?.cgroup_driver
 }
 
-/// The problem of a row whose backend does not report the row's handler.
+/// The problem of a row whose backend lacks the row's handler; `None` if the backend has it, or if this is unknown.
 pub fn missing(table: &Table, row: &Handler, probes: &[Probe]) -> Option<String> {
     let backend = &table.backend(row.backend)?.name;
     (reported(table, row, probes) == Some(false)).then(|| {
@@ -388,7 +389,7 @@ async fn ask(
         }
     };
     let rest = async {
-        // Events have no end, so the call for them may be left.
+        // A stream of events does not end, so the probe stops waiting when only the call for events is left.
         while optional.len() > usize::from(replies.iter().all(|it| it.rpc != rpc::EVENTS.name))
             && let Some(reply) = optional.next().await
         {
@@ -416,7 +417,7 @@ struct OptionalReply {
     rpc: &'static str,
     /// The name of the RPC, if the backend lacks it.
     lacking: Option<&'static str>,
-    /// Those of [`Probed::unknown_features`], in the reply to `Status`.
+    /// [`Probed::unknown_features`], if the RPC is `Status`; else empty.
     unknown_features: BTreeSet<(&'static str, u32)>,
 }
 
@@ -449,7 +450,7 @@ fn lacks(row: &Row, code: Code) -> bool {
     }
 }
 
-/// The features in the body of a reply to `Status` that are of a later version of the CRI.
+/// The features of a later version of the CRI, in the body of a reply to `Status`.
 fn unknown_features_in(body: &Bytes) -> BTreeSet<(&'static str, u32)> {
     let status = frames::unframe(body).unwrap_or_default();
     let of_runtime = [status_response::FEATURES];
@@ -502,7 +503,7 @@ async fn ask_required(
     })
 }
 
-/// This image, if the backend's store has it and does not pin it.
+/// Returns `image` if the backend's store has it and does not pin it.
 async fn unpinned(channel: &Channel, image: Option<&str>) -> Option<String> {
     let image = image?;
     let mut client = ImageServiceClient::with_origin(channel.clone(), origin());

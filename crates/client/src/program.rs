@@ -11,13 +11,13 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// The largest message of a program that fails, in bytes.
+/// The largest part of a program's standard error that is kept, in bytes.
 const MESSAGE_BYTES: u64 = 16 << 10;
 /// The largest output of a program that [`within`] runs, in bytes.
 const OUTPUT_BYTES: u64 = 16 << 20;
 
-/// Appends the output of a program, at most `limit` bytes. An exit code other than 0 is an error with the last line of
-/// the program's message. The program ends with the call.
+/// Runs a program and appends its standard output to `text`, at most `limit` bytes. If the exit code is not 0, the
+/// error has the last line of standard error. The program is killed if the caller drops the future.
 pub async fn output(command: Command, limit: u64, text: &mut Vec<u8>) -> anyhow::Result<()> {
     let (ended, message) = run(command, limit, text).await?;
     let message = String::from_utf8_lossy(&message);
@@ -26,10 +26,10 @@ pub async fn output(command: Command, limit: u64, text: &mut Vec<u8>) -> anyhow:
     Ok(())
 }
 
-/// Runs a program and waits for its end, at most for `limit`. A program that takes longer ends with the call.
+/// Runs a program and waits at most `limit` until the program ends. A program that takes longer is killed.
 pub fn within(limit: Duration, command: std::process::Command) -> anyhow::Result<Output> {
     let name = command.get_program().display().to_string();
-    // This thread may run asynchronous work already.
+    // `block_on` panics on a thread that already runs asynchronous work, as this thread may.
     thread::spawn(move || {
         let mut stdout = Vec::new();
         let (status, stderr) = block_on(async {
@@ -47,7 +47,8 @@ pub fn within(limit: Duration, command: std::process::Command) -> anyhow::Result
     .map_err(|_| anyhow!("the thread of a program has ended early"))?
 }
 
-/// Runs a program until it ends. Returns its status and its message.
+/// Runs a program until it ends, and appends its standard output to `text`, at most `limit` bytes. Returns its exit
+/// status and the start of its standard error.
 async fn run(
     mut command: Command,
     limit: u64,
@@ -69,20 +70,21 @@ async fn run(
     Ok((ended?, message))
 }
 
-/// Reads at most `limit` bytes. After that it closes the pipe, so that the writer ends, too.
+/// Reads at most `limit` bytes, then closes the pipe, so that a program that writes more ends too.
 async fn read(pipe: Option<impl AsyncRead + Unpin>, limit: u64, text: &mut Vec<u8>) {
     if let Some(pipe) = pipe {
-        // An error ends the text.
+        // A read error counts as the end of the text.
         pipe.take(limit).read_to_end(text).await.ok();
     }
 }
 
-/// The path of the daemon's program, which is installed in the directory of the commands' `program`.
+/// The path of criswitchd, which is installed in the same directory as `program`, the program of the commands.
 pub fn daemon_beside(program: &Path) -> PathBuf {
     program.with_file_name(format!("criswitchd{}", std::env::consts::EXE_SUFFIX))
 }
 
-/// Runs the work of a command on this thread until it ends. Does not wait for work on files that it has left running.
+/// Runs the work of a command on this thread until the work ends. Does not wait for blocking tasks that still run then,
+/// such as work on files.
 pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! The client with which `status`, `pods`, `reload`, `forget`, `try`, `explain` and `labels` call the daemon.
+//! The client with which commands such as `status` and `reload` call the daemon.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -29,13 +29,13 @@ use crate::probe;
 const LIMIT: Duration = Duration::from_secs(35);
 /// The limit on a reply of the daemon, in bytes. It is the largest value that `max_message` may have.
 const MAX_MESSAGE: usize = 1 << 30;
-/// The exit code of a process that the first signal ended: 128 and the number of the signal.
+/// The smallest exit code of a process that a signal ended: 128 plus the number of the signal, here 1.
 const FIRST_SIGNAL: i32 = 129;
 /// The namespace of the pods of `criswitch try`.
 pub const TRY_NAMESPACE: &str = "criswitch-try";
-/// The label of these pods; the value is the pod's uid.
+/// The label of the pods of `criswitch try`; its value is the uid of the pod.
 pub const TRY_LABEL: &str = "io.criswitch.try";
-/// The limit on a call that ends a pod: that of the kubelet.
+/// How long a command waits for the reply to a call that stops or removes a pod: as long as the kubelet.
 const END_LIMIT: Duration = Duration::from_secs(120);
 /// The operating system's error text for a user that may not connect.
 const REFUSED: &str = "Permission denied";
@@ -79,12 +79,12 @@ impl Running {
         })
     }
 
-    /// A client of the daemon's RuntimeService, for calls with limits of their own.
+    /// A client of the daemon's RuntimeService, for calls whose time limit the caller sets.
     pub fn runtime(&self) -> RuntimeServiceClient<Channel> {
         self.runtime.clone()
     }
 
-    /// A client of the daemon's ImageService, for calls with limits of their own.
+    /// A client of the daemon's ImageService, for calls whose time limit the caller sets.
     pub fn images(&self) -> ImageServiceClient<Channel> {
         self.images.clone()
     }
@@ -277,7 +277,7 @@ pub fn backend<'a>(state: &'a State, name: &str) -> anyhow::Result<&'a Backend> 
         })
 }
 
-/// The error about a name that is none of these.
+/// The error text for a name that is not among the `known` names.
 pub fn unknown_name<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known = known.collect::<Vec<_>>().join(", ");
     format!("no {kind} is named {name:?}; the {kind}s are: {known}")
@@ -297,8 +297,9 @@ pub fn owners(state: &State) -> HashMap<&str, &str> {
         .collect()
 }
 
-/// The name of the handler of a listed pod. A pod that reports none counts for the default handler if its backend has
-/// the pod: the pod is older than criswitch, or its handler was forgotten.
+/// The name of a listed pod's handler. If the list has no handler for the pod, the pod counts for the default handler,
+/// provided that the default handler's backend owns the pod. Such a pod is older than criswitch, or criswitch has
+/// forgotten its handler.
 pub fn handler_of<'a>(
     state: &'a State,
     owners: &HashMap<&str, &str>,
@@ -313,7 +314,7 @@ pub fn handler_of<'a>(
     }
 }
 
-/// The error for a socket on which `server` serves, and not criswitch.
+/// The error text for a socket that `server` serves instead of criswitch.
 pub fn foreign(socket: &Address, server: &str) -> String {
     format!(
         "{socket} is the socket of {server}, not of criswitch; try --config, or --socket with the path of criswitch's socket"

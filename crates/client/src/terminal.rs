@@ -1,5 +1,4 @@
-//! Output: the size of the terminal, text wrapped to fit it, and prints. Piped output is not wrapped: each fact is on
-//! one line.
+//! Prints output, and wraps it to the width of the terminal. Piped output is not wrapped: each fact is on one line.
 //!
 //! Output contains names and messages of backends, so commands print only a [`Shown`], which has no control characters.
 
@@ -85,13 +84,13 @@ impl Shown {
         Shown(text)
     }
 
-    /// The parts that are not empty, with an empty line between two parts.
+    /// Joins the parts that are not empty, with an empty line between them.
     pub fn parts<const N: usize>(parts: [Shown; N]) -> Shown {
         Shown(paragraphs(parts.map(|part| part.0)))
     }
 
-    /// The text for an empty screen. On a terminal, `CLEAR` precedes the text, and the text is cut to the rows of the
-    /// screen.
+    /// The text as the only content of the screen. On a terminal, `CLEAR` precedes the text, and the text is cut to the
+    /// rows of the screen.
     pub fn alone(self) -> Shown {
         let clear = if obeys_escapes() { CLEAR } else { "" };
         let text = match size_of(&io::stdout()) {
@@ -101,7 +100,7 @@ impl Shown {
         Shown(format!("{clear}{text}"))
     }
 
-    /// The text, as it is written.
+    /// The bytes to write.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -124,8 +123,8 @@ pub fn obeys_escapes() -> bool {
     io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|name| name != "dumb")
 }
 
-/// The first lines of the text, which fit on a screen together with the cursor's row. If lines are omitted, the last
-/// line has their number.
+/// The first lines of the text, as many as fit on the screen above the row of the cursor. If lines are omitted, the
+/// last line says how many.
 fn cut(text: &str, columns: usize, rows: usize) -> String {
     let (mut shown, mut used, mut more) = (String::new(), 0, 0);
     for line in text.lines() {
@@ -144,7 +143,7 @@ fn cut(text: &str, columns: usize, rows: usize) -> String {
     format!("{shown}... {}\n", counted(more, "more line"))
 }
 
-/// Lines of text. A line end in the text of a backend or a pod begins no line.
+/// Joins `lines`, each with a line end. A line end within an item, such as the message of a backend, becomes a space.
 pub fn text_of<T: AsRef<str>>(lines: impl IntoIterator<Item = T>) -> String {
     lines
         .into_iter()
@@ -191,7 +190,7 @@ pub fn complain(text: &str) {
     stderr.lock().write_all(text.as_bytes()).ok();
 }
 
-/// Whether standard output is for programs, so that it has no progress.
+/// Whether programs read standard output, so that progress goes to standard error.
 static IS_FOR_PROGRAMS: AtomicBool = AtomicBool::new(false);
 
 /// Keeps progress out of standard output from now on.
@@ -199,8 +198,8 @@ pub fn keep_output_for_programs() {
     IS_FOR_PROGRAMS.store(true, Ordering::Relaxed);
 }
 
-/// Shows progress on standard output, or on standard error if standard output is for programs. Ignores errors: the work
-/// does not depend on a disk that has room for the output.
+/// Shows progress on standard output, or on standard error if standard output is for programs. Ignores errors, so that
+/// output to a full disk does not end the work.
 pub fn progress(text: &str) {
     if IS_FOR_PROGRAMS.load(Ordering::Relaxed) {
         complain(text);

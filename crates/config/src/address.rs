@@ -38,7 +38,7 @@ impl Address {
         &self.0
     }
 
-    /// The address as the kubelet and crictl take it.
+    /// The address in the form that the kubelet and crictl accept.
     pub fn endpoint(&self) -> String {
         address::endpoint(&self.0)
     }

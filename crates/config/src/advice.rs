@@ -10,7 +10,7 @@ use super::{Config, disk, keys, value};
 /// The largest message that the kubelet accepts, in bytes.
 const KUBELET_MESSAGE: usize = 16 << 20;
 
-/// The names of sockets of other programs, each with the program and a socket that has the CRI.
+/// File names of sockets that do not serve the CRI, each with the program that serves it and the socket to use instead.
 const WITHOUT_CRI: [(&str, &str, &str); 4] = [
     (
         "buildkitd.sock",

@@ -20,7 +20,7 @@ use super::{BackendConfig, BackendIds, Config, Handler, Table};
 use crate::address::{self, Address, Identity};
 use crate::metrics::MetricsListen;
 
-/// A socket for metrics.
+/// The socket that a hint suggests for metrics.
 const METRICS_EXAMPLE: &str = "\"/run/criswitch/metrics.sock\"";
 
 /// Returns the configuration. If there are problems, adds all of them to `problems`; the result is then not used.
@@ -172,7 +172,7 @@ impl Checker<'_> {
                     // start. So a second path is a note and not an error.
                     self.notes.push(alias_note(row, first));
                     first.aliases.push(row.name.value.clone());
-                    // Its settings do not count, and must be valid.
+                    // The settings of the second row are not used, but must be valid.
                     self.known(&row.name, socket, settings, timeouts);
                     continue;
                 }
@@ -214,7 +214,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The value of a backend's own field, or the field's default.
+    /// The value of a field in a row of `[backends]`, or the field's default.
     fn own<T>(
         &mut self,
         settings: Option<&BackendRow>,
@@ -266,7 +266,7 @@ impl Checker<'_> {
             let hint = format!("[handlers] with a row such as runc = {:?}", paths::BACKEND);
             self.problems.report(place, "no handler is defined", hint);
         }
-        // The RuntimeClass of each row, and the last row so far that has it.
+        // Maps each RuntimeClass to the last row so far that has it.
         let mut classes = HashMap::new();
         let mut found = Vec::new();
         for row in &self.written.handlers {

@@ -20,7 +20,7 @@ const MOST_DROP_INS: usize = 256;
 /// If `folder` cannot be read, or has more than `MOST_DROP_INS` drop-ins.
 pub fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
-        // A link without a target may have drop-ins at another time.
+        // A symbolic link without a target is an error: its drop-ins may only be missing for a moment.
         Err(error) if error.kind() == ErrorKind::NotFound && !is_there(folder) => {
             return Ok(Vec::new());
         }
@@ -42,8 +42,8 @@ pub fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The files in `folder` that are not drop-ins because of their names, without those of editors; sorted by name, and at
-/// most `MOST_DROP_INS`.
+/// The files in `folder` that are not drop-ins because of their names: at most `MOST_DROP_INS`, sorted by name. Files
+/// of editors are skipped.
 pub(super) fn not_drop_ins(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     let names = entries

@@ -16,7 +16,7 @@ pub const CONFIGURATION: u8 = 78;
 /// The exit codes of a program or command, each with its meaning.
 pub type ExitCodes = [(u8, &'static str)];
 
-/// The codes as the end of a help, one in each line.
+/// The end of a `--help` text: one exit code in each line.
 pub fn list(codes: &ExitCodes) -> String {
     let lines = codes
         .iter()

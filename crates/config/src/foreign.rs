@@ -1,7 +1,7 @@
-//! Recognizes keys and files that belong to other programs, for the hints in problems. Data only, and the lookups.
+//! Recognizes keys and files that belong to other programs, for the hints in problems. Has only data and lookups.
 
-/// The names of keys of other programs in lower case without `-` and `_`, and the key of criswitch for the same
-/// purpose. The first field is the table in which the row applies.
+/// Keys of other programs. Each entry has the table in which it applies, the names in lower case without `-` and `_`,
+/// and a hint at the key of criswitch for the same purpose.
 #[rustfmt::skip]
 const KEYS: [(&str, &[&str], &str); 10] = [
     ("", &["import", "imports", "include", "includes"],
@@ -19,7 +19,7 @@ const KEYS: [(&str, &[&str], &str); 10] = [
     ("metrics", &["address", "endpoint", "port", "bindaddress"], "\"listen\""),
 ];
 
-/// The names of the key `socket` of a row in files of other programs.
+/// Names that other programs use for what criswitch calls `socket` in a row.
 const SOCKETS: [&str; 4] = ["endpoint", "runtimeendpoint", "address", "path"];
 
 /// Line prefixes that identify the file of another program, and the name of that file.
@@ -34,7 +34,7 @@ const FILES: [(&str, &str); 8] = [
     ("{", "JSON"),
 ];
 
-/// The hint for a key that another program has in a file of this kind.
+/// The hint for a key that belongs to another program.
 pub(super) fn key_hint(table: &str, name: &str) -> Option<&'static str> {
     let folded = name.to_lowercase().replace(['-', '_'], "");
     if ["handlers", "backends"].contains(&table) {
@@ -45,8 +45,9 @@ pub(super) fn key_hint(table: &str, name: &str) -> Option<&'static str> {
         .map(|(.., hint)| *hint)
 }
 
-/// The line and the name of a file that is not criswitch's. A file of containerd or CRI-O may be TOML, and any of its
-/// lines shows it. Of another file, the first line shows it: a later line may be a slip in criswitch's configuration.
+/// The name of the file if it belongs to another program, with the line that shows this. A file of containerd or CRI-O
+/// may be valid TOML, so any of its lines counts. For other files only the first line counts: a later line may be a
+/// mistake in criswitch's configuration.
 pub(super) fn file(text: &str, is_toml: bool) -> Option<(usize, &'static str)> {
     let mut lines = text
         .lines()

@@ -57,11 +57,11 @@ const PROGRAMS: [(&str, RuntimeKind); 10] = [
     ("runhcs", RuntimeKind::Runhcs),
 ];
 
-/// Names of handlers, besides those of [`PROGRAMS`].
+/// Names of handlers that are not in [`PROGRAMS`].
 const HANDLERS: [(&str, RuntimeKind); 2] =
     [("gvisor", RuntimeKind::Gvisor), ("kata", RuntimeKind::Kata)];
 
-/// The runtimes whose handlers have variants, such as `kata-qemu`. `crun-vm` is another runtime than crun.
+/// The runtimes whose handlers have variants, such as `kata-qemu`. `crun-vm` is a different runtime from crun.
 const WITH_VARIANTS: [&str; 4] = ["gvisor", "kata", "runhcs", "runsc"];
 
 impl RuntimeKind {

@@ -33,11 +33,12 @@ pub fn feature_file(labels: &BTreeMap<String, String>) -> String {
     HEAD.to_owned() + &lines.collect::<String>()
 }
 
-/// Creates or replaces the file at `path`, unless it has this content. node-feature-discovery never reads a part of the
-/// content, and ignores the hidden new file beside it.
+/// Creates or replaces the file at `path`, unless the file already has this content. The complete new file is renamed
+/// into place, so node-feature-discovery never reads a part of the content. Until then the new file is hidden, and
+/// node-feature-discovery ignores it.
 ///
 /// # Errors
-/// If the file cannot be written, or something else than a regular file is at the path.
+/// If the file cannot be written, or if the path exists and is not a regular file.
 pub fn replace(path: &Path, content: &str) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|now| !now.is_file()) {
         let what = "it exists, and is not a regular file";

@@ -242,8 +242,8 @@ impl Config {
         Config::of_files(main, &files, problems)
     }
 
-    /// The directories in which a daemon of this configuration may keep its state: of this process, to which systemd
-    /// has given `systemd`, and of systemd's unit.
+    /// The two sets of directories in which a daemon with this configuration may keep its state: with the directories
+    /// `systemd` that systemd passed to this process, and with the directories of the shipped systemd unit.
     pub fn state_directories(&self, systemd: [Option<PathBuf>; 2]) -> [Directories; 2] {
         let of_unit = UNIT_DIRECTORIES.map(|path| Some(PathBuf::from(path)));
         [systemd, of_unit].map(|systemd| self.directories(systemd))
@@ -330,14 +330,14 @@ impl Table {
         Some(rows.next().map_or(&first.name, |_| name))
     }
 
-    /// Whether the table has a handler of the backend under a name that differs from the backend's own name of it.
+    /// Whether a row gives a handler of the backend a name that differs from the backend's own name for the handler.
     pub fn renames(&self, backend: BackendId) -> bool {
         self.handlers
             .iter()
             .any(|row| row.backend == backend && row.backend_handler != row.name)
     }
 
-    /// The table's names for all handlers of `backend`, for the look-up of many.
+    /// The table's names for all handlers of `backend`, for many look-ups.
     pub fn names_of(&self, backend: BackendId) -> NamesOfHandlers<'_> {
         let mut names: HashMap<&str, (&str, bool)> = HashMap::new();
         for row in self.handlers.iter().filter(|row| row.backend == backend) {
@@ -350,8 +350,8 @@ impl Table {
     }
 }
 
-/// The table's names for the handlers of one backend, by the backend's names: the first name, and whether it is one of
-/// several.
+/// The table's names for the handlers of one backend. Maps the backend's name for a handler to the table's first name
+/// for it, and to whether the table has several names for it.
 #[derive(Debug)]
 pub struct NamesOfHandlers<'t>(HashMap<&'t str, (&'t str, bool)>);
 

@@ -18,7 +18,7 @@ pub const MODULES: [&str; 23] = [
     "version",
 ];
 
-/// Modules that were at the top in earlier versions, and the modules that they are in now.
+/// Modules that were at the top level in earlier versions, each with the module that it is in now.
 const MOVED: [(&str, &str); 5] = [
     ("admin", "operator"),
     ("fanout", "dispatch"),

@@ -217,7 +217,8 @@ pub(super) fn nearest<'k>(
     let known: Vec<&str> = known.into_iter().collect();
     match (near(written, &known), known.as_slice()) {
         (Some(name), _) => Some(format!("{name:?}")),
-        // A far name is not a hint, even if it is the only one: it may be that of another runtime.
+        // A very different name is not a hint, even if it is the only known name: the written name may belong to a
+        // different runtime.
         (None, [] | [_]) => None,
         (None, all) => Some(format!("one of {}", quoted(all))),
     }

@@ -34,19 +34,20 @@ pub struct Specification {
     pub machine_id: Option<String>,
     /// The names of the findings that do not count.
     pub accept: Vec<String>,
-    /// How long criswitch after its start, and the kubelet after its restart, may take until they serve.
+    /// How long criswitch may take after its start until it serves, and the kubelet after its restart.
     pub kubelet_timeout: Duration,
     /// How long the kubelet must serve until its restart counts as a success.
     pub settle_time: Duration,
     /// Whether and how the handlers are tried before the kubelet uses criswitch.
     pub tries: Tries,
-    /// The number of the specification. A specification is not applied after one with a higher number.
+    /// The number of the specification. A specification is not applied after a specification with a higher number.
     pub generation: Option<u64>,
-    /// The text of the node's configuration file. `None` to keep the file that the node has, else to discover one.
+    /// The text of the node's configuration file. `None` keeps the node's file; if there is no file, a configuration is
+    /// discovered.
     pub configuration: Option<String>,
 }
 
-/// A try of each handler.
+/// How each handler is tried.
 #[derive(
     Clone,
     Copy,
@@ -98,7 +99,7 @@ const KEYS: [NodeKey; 7] = [
         set: |its, text, _| { its.generation = Some(generation(text)?); Ok(()) } },
 ];
 const TRIES: &str = "\"pod-network\", \"host-network\" or \"off\"";
-/// A key would be a second spelling of a command.
+/// The hint for a key `mode`. There is no such key, because the commands already say whether to install.
 const NO_MODE: &str =
     "removing it: criswitch node plan changes nothing, criswitch node apply installs";
 const MACHINE_ID: &str = "the 32 hex digits of /etc/machine-id";
@@ -157,7 +158,7 @@ impl Specification {
         }
     }
 
-    /// Reads the table `[node]`, and returns the parts of the text that have it.
+    /// Reads the table `[node]`, and returns the ranges of the text that contain it.
     fn read(
         &mut self,
         file: &ConfigFile,
@@ -229,7 +230,8 @@ impl Specification {
     }
 }
 
-/// The text with an empty line in place of each line that has a part in `own`, so that all others keep their numbers.
+/// The text with an empty line in place of each line that overlaps a range in `own`. All other lines keep their line
+/// numbers.
 fn without(text: &str, own: &[Range<usize>]) -> String {
     let mut next = 0;
     let lines = text.split_inclusive('\n').map(|line| {

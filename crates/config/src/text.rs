@@ -460,7 +460,7 @@ fn line_at(text: &str, at: usize) -> &str {
     text.get(start..end).unwrap_or_default()
 }
 
-/// The suggestion for a line that is not TOML: by the first sign of another language in it.
+/// The suggestion for a line that is not TOML. It depends on the first sign of a different syntax in the line.
 fn syntax_hint(line: &str, message: &str) -> &'static str {
     const SIGNS: [(&[&str], &str); 3] = [
         (
@@ -475,7 +475,7 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
     ];
     let line = line.trim();
     let value = line.split_once('=').map(|(_, value)| value.trim());
-    // A sign such as ` //` also begins a line.
+    // The blank lets a sign such as ` //` match at the beginning of the line too.
     let words = format!(" {line}");
     let has = |signs: &[&str]| signs.iter().any(|sign| words.contains(sign));
     let is_path = value.is_some_and(|value| value.starts_with('/'));

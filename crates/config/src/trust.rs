@@ -1,5 +1,5 @@
-//! Names the files and directories of criswitch that users other than root must not write. The module also finds the
-//! number of a user by name.
+//! Finds files and directories of criswitch that users other than root can write, and should not. Also finds the id of
+//! a user by name.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -18,7 +18,7 @@ use crate::disk;
 /// The time between two looks at the files.
 pub const PERIOD: Duration = Duration::from_secs(2);
 
-/// The state of a configuration's files. It stays equal until somebody writes, replaces, adds or removes a file.
+/// The state of a configuration's files. It stays equal until a file is written, replaced, added or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(u64);
 

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use criswitch_platform::users::UserId;
 
-/// The origin of a handler's row that no file has.
+/// The origin that is shown for a handler's row that is in no file.
 pub const AUTO_REGISTERED: &str = "auto-registered";
 
 /// A number and its noun, in the plural unless the number is 1.
@@ -15,8 +15,8 @@ pub fn counted(count: impl ToString, what: &str) -> String {
     }
 }
 
-/// The failure of an RPC at a backend, for `seconds` now. `times` answers with this last `cause` could not be used;
-/// none if the backend does not answer.
+/// Describes an RPC that has been failing at a backend for `seconds`. `times` is the number of answers that could not
+/// be used, the last one because of `cause`; 0 if the backend does not answer.
 pub fn failing_rpc(rpc: &str, times: u64, seconds: u64, cause: &str) -> String {
     let time = span(Duration::from_secs(seconds));
     match times {

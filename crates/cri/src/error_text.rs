@@ -50,8 +50,8 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
     cut(without_numbers(&causes.join(": "))).into_owned()
 }
 
-/// Like [`cut`], without the credentials in the text, for the log and for criswitch's own texts. Most of a very long
-/// text is cut before its credentials are removed, at white space, so that no part of a password remains.
+/// Cuts a text like [`cut`] and removes its credentials, for the log and for criswitch's own texts. A very long text is
+/// shortened before its credentials are removed. It is shortened at white space, so that no part of a password remains.
 pub fn reported(text: &str) -> Cow<'_, str> {
     let most = text.floor_char_boundary(4 * LONGEST_TEXT);
     let begin = text.get(..most).unwrap_or_default();
@@ -67,7 +67,7 @@ pub fn cannot_connect(error: &io::Error) -> String {
     format!("cannot connect: {}", error_chain(error))
 }
 
-/// The cause of calls that a closing connection does not take.
+/// The cause that is reported for a call on a connection that is closing.
 pub const CLOSING: &str = "the connection is closing (GOAWAY) and takes no further calls";
 
 /// Explains an error of HTTP/2 in plain words. Without this text, clients would see h2's own text, such as `not a

@@ -44,13 +44,13 @@ const CGROUPFS: u64 = 1;
 
 /// A decoded `RuntimeCondition` of the CRI.
 pub struct Condition<'a> {
-    /// Its type.
+    /// The type of the condition.
     pub kind: Cow<'a, str>,
-    /// Whether it is true.
+    /// Whether the condition is true.
     pub status: bool,
-    /// Why, as one word.
+    /// The reason, as one word.
     pub reason: Cow<'a, str>,
-    /// Why, for people.
+    /// The reason, for people.
     pub message: Cow<'a, str>,
 }
 

@@ -1,4 +1,4 @@
-//! The CRI as facts: its bytes, and its RPCs as rows of a table. Does no I/O, and knows nothing of criswitch's
+//! Facts about the CRI: its encoding, and its RPCs as rows of a table. Does no I/O, and knows nothing of criswitch's
 //! configuration and backends.
 //!
 //! - [`codec`]: bytes only: protobuf fields, gRPC's frames and headers, HTTP/2's authority; generated types for the

@@ -1,8 +1,8 @@
-//! Removes credentials from texts from outside, such as the error of a runtime: the user, the password and the query of
-//! each URL, and the values of headers and keys whose names say that they are secret.
+//! Removes credentials from texts of other programs, such as the error of a runtime: the user, the password and the
+//! query of each URL, and the values of headers and keys whose names say that they are secret.
 //!
-//! Such texts quote URLs and JSON with the escapes of Go, JSON and URLs, so a text is read as `Letter`s. A part that
-//! may be a credential is removed.
+//! Such texts quote URLs and JSON with the escapes of Go, JSON and URLs, so a text is first decoded to `Letter`s. A
+//! part is removed even if it only may be a credential.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,15 +15,15 @@ const SECRET: [&str; 13] = [
     "password", "passwd", "passphrase", "secret", "token", "credential", "apikey", "api_key", "api-key", "accesskey",
     "access_key", "privatekey", "private_key",
 ];
-/// The words of [`SECRET`] that prose does not have before a colon.
+/// The words of [`SECRET`] that seldom precede a colon in ordinary sentences.
 const SELDOM: [&str; 3] = ["password", "passwd", "passphrase"];
 /// The value of a name that ends with one of these words is secret and may have several words.
 const HEADERS: [&str; 4] = ["authorization", "cookie", "-auth", "registry-config"];
-/// A word before a token.
+/// The word before the token in an `Authorization` header.
 const BEARER: &str = "bearer";
 /// The text before `port` in Go's error for a URL.
 const INVALID: &str = "invalid ";
-/// The words that prose has after `Bearer`.
+/// Words that follow `Bearer` in ordinary text, and are not a token.
 #[rustfmt::skip]
 const PROSE: [&str; 6] = ["token", "tokens", "auth", "authentication", "challenge", "realm"];
 /// The algorithms of digests. `@` and a digest follow the name of an image.
@@ -31,8 +31,8 @@ const DIGESTS: [&str; 3] = ["sha256:", "sha384:", "sha512:"];
 /// The characters that may follow the quote at the end of a string.
 const AFTER_STRING: &str = ",:;.)}]>\\&\"'`";
 
-/// The longest URL, in letters, whose credentials are looked for. A longer one is removed whole, so that a text of many
-/// URLs in one word takes no time that grows with the square of its length.
+/// The longest URL, in letters, that is searched for credentials. A longer URL is removed whole. Otherwise the time for
+/// a word with many URLs would grow with the square of its length.
 const LONGEST_URL: usize = 1024;
 
 /// The text without the credentials in it.
@@ -55,14 +55,14 @@ pub fn without_credentials(text: &str) -> Cow<'_, str> {
 #[derive(Clone, Copy, Debug)]
 struct Letter {
     letter: char,
-    /// The place in the text.
+    /// The byte offset in the text.
     at: usize,
     /// The number of backslashes before a quote.
     backslashes: usize,
     how: How,
 }
 
-/// How a text has a character.
+/// How a character is written in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Plain,
@@ -144,7 +144,7 @@ fn letters(text: &str) -> Vec<Letter> {
     letters
 }
 
-/// The character that follows backslashes as an escape, and the length of the escape without them.
+/// The character that an escape stands for, and the length of the escape. `text` begins after the backslashes.
 fn escape(text: &str) -> Option<(char, usize)> {
     let digits = match text.as_bytes().first()? {
         b'/' => return Some(('/', 1)),
@@ -156,7 +156,7 @@ fn escape(text: &str) -> Option<(char, usize)> {
     Some((char::from_u32(code)?, 1 + digits))
 }
 
-/// The character and the length of a percent-encoding, also of one whose `%` is encoded too.
+/// The character and the length of a percent-encoding. Its `%` may be percent-encoded itself, any number of times.
 fn percent(text: &str) -> Option<(char, usize)> {
     let mut digits = text.get(1..)?;
     while let Some(more) = digits.strip_prefix("25") {
@@ -210,7 +210,7 @@ impl<'a> Scan<'a> {
         found
     }
 
-    /// Goes to the letter `end`, into and out of the strings before it.
+    /// Advances to the letter `end`, and keeps track of the strings and names on the way.
     fn skip_to(&mut self, end: usize) {
         for letter in self.letters.get(self.at..end).unwrap_or_default() {
             match self.string {
@@ -268,7 +268,7 @@ impl<'a> Scan<'a> {
         }
         let before = self.name.checked_sub(1).and_then(|at| self.letters.get(at));
         let end = match before.filter(|before| before.is_quote()) {
-            // Errors quote invalid URLs too, such as one with a space.
+            // An error may quote an invalid URL, for example a URL with a space.
             Some(quote) if quote.letter == '"' => self.string_end(quote, begin),
             Some(quote) => {
                 let word_end = self.word_end(begin, self.string);
@@ -294,7 +294,7 @@ impl<'a> Scan<'a> {
         Some(match query.map(|at| at + 1) {
             None => [begin..begin + user, end..end],
             Some(query) if query > user => [begin..begin + user, begin + query..end],
-            // Both a password and a query may have both signs.
+            // The `?` may be part of the password, or the `@` part of the query.
             Some(_) => [begin..end, end..end],
         })
     }
@@ -345,14 +345,14 @@ impl<'a> Scan<'a> {
         let begin = self.unspaced(sign_at + 1);
         let first = self.letters.get(begin)?;
         let value = match closing {
-            // The keys of an object and of its objects have names of their own.
+            // The value is an object: each of its keys is examined later, by its own name.
             Some(_) if first.letter == '{' => return None,
             None if is_header => begin..self.line_end(begin, string),
             _ => self.extent(begin, string, closing.is_some())?,
         };
         let is_sure =
             is_header || closing.is_some() || sign == '=' || begin == sign_at + 1 || is_in(&SELDOM);
-        // Prose has more than one word after its colon.
+        // In ordinary text, more than one word follows a colon.
         let is_last = self.letters.get(value.end).is_none_or(Letter::ends_line);
         (is_sure || is_last).then_some(value)
     }
@@ -362,7 +362,7 @@ impl<'a> Scan<'a> {
         self.find(from, |_, letter| !letter.is_space())
     }
 
-    /// The value that begins at `begin`, within `string`. `is_quoted` says whether its name is.
+    /// The value that begins at `begin`, within `string`. `is_quoted` says whether the name of the value is quoted.
     fn extent(
         &self,
         begin: usize,
@@ -386,7 +386,7 @@ impl<'a> Scan<'a> {
         (!value.is_empty()).then_some(value)
     }
 
-    /// The end of `string`, or of the line outside of strings.
+    /// The end of `string` or of the line, whichever comes first.
     fn line_end(&self, from: usize, string: Option<&Letter>) -> usize {
         self.find(from, |_, letter| {
             string.is_some_and(|opening| letter.closes(opening))
@@ -515,7 +515,7 @@ mod tests {
         }
     }
 
-    /// A part of each random password that no text around it has.
+    /// A mark in each random password. The texts around the password do not contain it.
     const MARK: &str = "Zq";
 
     /// A random password with all printable characters.

@@ -35,14 +35,14 @@ pub struct Row {
     pub log: LogRule,
     /// Whether a call may last as long as its client likes: an event stream, a command, a pull.
     pub is_long: bool,
-    /// When a call ends that its backend does not answer.
+    /// When a call ends if its backend does not answer.
     pub patience: Patience,
     /// Whether a runtime may lack the RPC, for example because the runtime is older than the RPC. `Unimplemented` to a
     /// call of any other RPC counts as an error, never as "has nothing".
     pub may_lack: bool,
 }
 
-/// When a call ends that its backend does not answer. Every call also ends with its client.
+/// When a call ends if its backend does not answer. Every call also ends when its client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// A read that a backend answers at once, and that criswitch may repeat. Without an answer in time, the backend is
@@ -52,7 +52,7 @@ pub enum Patience {
     Read,
     /// The call changes something. It ends when the backend has been unresponsive for `CHANGE_LIMIT`.
     Change,
-    /// The call creates a pod or container, so its outcome must stay known: nothing but its client ends it.
+    /// The call creates a pod or container, so its outcome must stay known: only the client can end it early.
     Create,
 }
 
@@ -116,7 +116,7 @@ impl Row {
         }
     }
 
-    /// Whether the replies of both RPCs have the same content, as those of a list call and of its stream.
+    /// Whether the replies of both RPCs have the same content, as the replies of a list call and of its stream have.
     pub fn has_content_of(&self, other: &Row) -> bool {
         match (self.list(), other.list()) {
             (None, None) => self.name == other.name,
@@ -191,8 +191,9 @@ impl Row {
         }
     }
 
-    /// The kind of the id in requests of this RPC and the path to it, if a request with an empty id asks whether the
-    /// node has the RPC: calls of the RPC name one pod or container, and a runtime may lack the RPC.
+    /// The kind of the id in requests of this RPC, and the path to the id, if a request with an empty id is a probe
+    /// that asks whether the node has the RPC. This is so if calls name one pod or container, and a runtime may lack
+    /// the RPC.
     pub fn probe(&self) -> Option<(Kind, Path)> {
         match self.goes {
             Goes::Owner(kind, path, _) if self.may_lack => Some((kind, path)),
@@ -321,8 +322,8 @@ pub enum Merge {
     /// The security profiles of all backends, one for each digest. Backends that do not implement the RPC are omitted.
     /// Fails if the answer of a backend cannot be used: the kubelet asks again later.
     Profiles,
-    /// OK if no backend lists the security profile, or each that lists it returns OK. Backends that do not implement
-    /// `ListSecurityProfiles` are omitted.
+    /// OK if no backend lists the security profile, or each backend that lists it returns OK. Backends that do not
+    /// implement `ListSecurityProfiles` are omitted.
     RemoveProfile,
 }
 
@@ -336,10 +337,10 @@ impl Merge {
     }
 }
 
-/// How the items of several replies become those of one.
+/// How the items of several replies are combined into one reply.
 #[derive(Debug)]
 pub struct Items {
-    /// How they are joined.
+    /// How the items are joined.
     pub join: Join,
     /// The meaning of `Unimplemented` from a backend.
     pub lacking: Lacking,
@@ -384,9 +385,9 @@ pub enum Silent {
     LastKnown,
     /// The backend's last reply to a call for all stats; if that is too old, the backend is omitted.
     LastKnownOrOmitted,
-    /// The backend is omitted, unless it is the default backend: the call waits for the default backend, and fails with
-    /// its error. The last reply of the default backend may replace its silence, or a reply that cannot be used. The
-    /// kubelet would take the file system of another backend for the node's.
+    /// The backend is omitted, unless it is the default backend, because the kubelet would mistake the file system of
+    /// another backend for the node's. The call waits for the default backend, and fails with its error. If the default
+    /// backend does not answer, or its reply cannot be used, its last reply may be used instead.
     OmittedUnlessDefault,
 }
 

@@ -80,7 +80,8 @@ impl BundleArguments {
         Ok(Verdict::Fine)
     }
 
-    /// Makes the archive and removes it again: what prevents it is reported before the parts take their time.
+    /// Creates the archive and removes it again, so that an error is reported before the parts are collected, which
+    /// takes time.
     fn try_to_write(&self) -> anyhow::Result<()> {
         let shown = self.archive.display();
         ensure!(
@@ -116,7 +117,7 @@ impl BundleArguments {
         ])
     }
 
-    /// A command of `program` that asks the daemon.
+    /// A command of `program` that calls the daemon.
     fn status(&self, program: &Path, arguments: &str) -> Command {
         let mut command = command(program, arguments);
         command.arg("--config").arg(&self.daemon.file.path);
@@ -180,8 +181,8 @@ impl BundleFile {
     }
 }
 
-/// The configuration without the texts of comments, with the lines of each file where they are in the file. An invalid
-/// configuration is omitted: a key that criswitch does not know may hold a secret.
+/// The files of the configuration without the texts of comments. Lines keep their numbers. An invalid configuration is
+/// omitted, because a key that criswitch does not know may hold a secret.
 fn configuration(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
     for file in load(path)?.files {
@@ -246,7 +247,7 @@ fn state_files(config: &Path) -> anyhow::Result<Vec<u8>> {
         };
         for file in files {
             let file = file?;
-            // The daemon replaces its files.
+            // The daemon may have replaced the file since it was listed.
             let Ok(about) = file.metadata() else {
                 continue;
             };

@@ -32,7 +32,7 @@ use super::features;
 #[rustfmt::skip]
 const BACKENDS: [&str; 7] =
     ["BACKEND", "HANDLERS", "LIST TIMEOUT", "STATS TIMEOUT", "AUTO-REGISTER", "SOCKET", "ORIGIN"];
-/// A problem is shown with its line if the line has fewer characters.
+/// The line of a problem is shown below the problem if the line has fewer characters than this.
 const WIDEST: usize = 76;
 
 /// The arguments of `criswitch check`.
@@ -267,7 +267,7 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node
     with_keys(rest, |key| key.value(config))
 }
 
-/// `object` with the values of the configuration keys that have one here as further fields.
+/// Adds a field to `object` for each configuration key that has a `value` here.
 fn with_keys(mut object: Value, value: impl Fn(&Key) -> Option<ConfigValue>) -> Value {
     if let Some(fields) = object.as_object_mut() {
         fields.extend(KEYS.iter().filter_map(|key| Some(key.json(value(key)?))));
@@ -295,7 +295,8 @@ fn settings(config: &Config) -> anyhow::Result<String> {
     columns(&["KEY", "VALUE"], rows)
 }
 
-/// The directories that criswitch uses if a key for one is not set: that of the shipped unit, else the default.
+/// The directory that criswitch uses if the key is not set: the one in the shipped systemd unit, else the default.
+/// `None` if the key does not name a directory.
 fn default_directory(config: &Config, key: &str) -> Option<String> {
     let [runtime, state] = UNIT_DIRECTORIES;
     let default = config.directories([None, None]);
@@ -390,7 +391,7 @@ fn backend_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
         .collect()
 }
 
-/// The other RPCs that each backend lacks.
+/// The optional RPCs that each backend lacks.
 fn lacking_optional(table: &Table, probes: &[Probe]) -> Vec<String> {
     answered(table, probes)
         .into_iter()

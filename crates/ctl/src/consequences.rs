@@ -1,4 +1,4 @@
-//! The consequences of a backend for its pods and for the other clients of the node, besides features.
+//! The consequences that a backend has for its pods and for clients of the node, besides those of missing features.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::features::named;
 
-/// The backends that a consequence comes from.
+/// The backends that have a consequence.
 enum Cause {
     /// Backends without this RPC.
     Lacks(&'static str),

@@ -51,8 +51,8 @@ pub(super) fn serves() -> anyhow::Error {
     }
 }
 
-/// The sentences of the daemon about a start with the configuration at `path`: the lists that would fail, from its
-/// saved state.
+/// Runs `criswitchd --check`, which reads the saved state and finds the lists that would fail after a start with the
+/// configuration at `path`. Returns a sentence for each, or the reason why the check failed.
 pub(super) fn check(path: &Path) -> Vec<String> {
     match run(&["--check".as_ref(), "--config".as_ref(), path.as_os_str()]) {
         Ok(output) if output.status.success() => lines(&output.stderr),

@@ -63,7 +63,7 @@ struct Discovered {
     silent: Vec<(SocketPlace, String)>,
     /// Sockets that criswitch serves. They are not backends.
     own: Vec<SocketPlace>,
-    /// Runtimes that were found beside the named ones.
+    /// Runtimes that were found at other sockets than the named ones, and do not become backends.
     others: Vec<PlannedBackend>,
 }
 

@@ -11,7 +11,7 @@ const NOTHING: &str = "nothing would change";
 /// The line for a reload that would be rejected, and would change nothing without the keys that need a restart.
 const NOTHING_ELSE: &str =
     "a reload would be rejected; without the keys that need a restart, nothing would change";
-/// The line before the changes of a configuration whose other keys need a restart.
+/// The line before the changes that a reload would make, if it were not rejected because of keys that need a restart.
 const REST: &str = "without the keys that need a restart, these changes would apply:";
 /// The line before the changes that a reload can undo.
 const UNDO: &str = "to undo: put the old files back, then criswitch reload";

@@ -62,7 +62,7 @@ pub(super) fn of(page: &str) -> &'static ExitCodes {
     own.map_or(COMMON, |(_, codes)| codes)
 }
 
-/// The command whose help, and that of its commands, shows the codes.
+/// Adds the exit codes to the end of the command's help, and to the help of its subcommands.
 pub(super) fn shown(command: Command) -> Command {
     let page = command.get_name().to_owned();
     shown_on(command, &page)

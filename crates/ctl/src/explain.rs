@@ -173,7 +173,7 @@ fn cause(error: &anyhow::Error) -> String {
 }
 
 impl NodeFacts {
-    /// The row of the files that the daemon uses as `row`.
+    /// The row in the configuration files that is the same as `row` of the daemon.
     ///
     /// # Errors
     /// The files have no such row.
@@ -218,8 +218,7 @@ impl NodeFacts {
             .runtime(&row.backend_handler)
     }
 
-    /// The features of a row's handler, and the features that all backends have: the CRI has one value of these for the
-    /// node.
+    /// The features of a row's handler, and the features of the node, which all backends that answer have.
     ///
     /// # Errors
     /// The row's backend does not answer.

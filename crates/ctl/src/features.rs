@@ -42,12 +42,12 @@ pub(super) fn unknown(table: &Table, probes: &[Probe]) -> Vec<String> {
         .collect()
 }
 
-/// The facts of [`lines`].
+/// The facts that [`lines`] shows.
 pub(super) fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<Lack<'a>> {
     let lacks = LIMITS.iter().filter_map(|limit| {
         let feature = limit.feature()?;
-        // The CRI has one value for all handlers of the other features, so the node has such a feature only if all
-        // backends have it.
+        // For any feature that is not in `OF_HANDLER`, the CRI has one value for the whole node, so the node has the
+        // feature only if all backends have it.
         let (backends, handlers) = if OF_HANDLER.iter().any(|it| it.name == feature) {
             let without = lacking(rows(table, probes), |(row, _, found)| {
                 found.features_of(&row.backend_handler).contains(&feature)
@@ -70,7 +70,7 @@ pub(super) fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<Lack<'a>> 
     lacks.collect()
 }
 
-/// The items for which `has` is false; `None` if it is the same for all.
+/// The items for which `has` is false; `None` if `has` returns the same for all items.
 fn lacking<T>(all: impl Iterator<Item = T>, has: impl Fn(&T) -> bool) -> Option<Vec<T>> {
     let (with, without): (Vec<T>, Vec<T>) = all.partition(has);
     (!with.is_empty() && !without.is_empty()).then_some(without)

@@ -103,7 +103,7 @@ impl Health {
         json!({ "state": self.name(), "text": self.text() })
     }
 
-    /// The reasons why the node is degraded or its lists fail.
+    /// The reasons why the node is not wholly served, and the problems for which a restart would fail.
     pub(super) fn problems(&self) -> Vec<Json> {
         self.verdict
             .reasons

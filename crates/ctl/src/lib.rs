@@ -1,7 +1,6 @@
 //! The commands of the program: their arguments, their output and their exit codes.
 //!
-//! The library of the daemon never writes to standard output. Only this crate does, and `main.rs` of the daemon for its
-//! options.
+//! Commands print through [`terminal`]. The library of the daemon never writes to standard output.
 
 mod bundle;
 mod check;

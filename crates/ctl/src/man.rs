@@ -43,7 +43,7 @@ const SEE_ALSO: [(&str, &str); 3] = [
 const EXAMPLE: &str = include_str!("../../../config/examples/kata-beside-containerd.toml");
 
 const CONFIGURATION: &str = include_str!("man/criswitch.toml.txt");
-/// The text of the section DESCRIPTION after its first sentence, of the pages of both programs.
+/// The rest of the section DESCRIPTION, after its first sentence, on the pages of both programs.
 const MAIN: &str = include_str!("man/criswitch.txt");
 const DAEMON: &str = include_str!("man/criswitchd.txt");
 /// The page with a section for each command. The section's first paragraph is the description of the command.

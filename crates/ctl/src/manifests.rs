@@ -65,7 +65,8 @@ impl ManifestsArguments {
             Some(PolicyKind::DefaultClass) => Objects::DefaultClass,
             None => Objects::RuntimeClasses,
         };
-        // If the classes of the cluster are unknown, `kubectl apply` must not read objects either.
+        // Find the clashes before printing: if the classes of the cluster are unknown, `kubectl apply` must get no
+        // objects.
         let clashes = match (&self.existing, &self.kubectl) {
             (Some(file), _) => clashes_in(&config, file)?,
             (None, Some(kubectl)) => clashes_at(&config, kubectl)?,
@@ -85,7 +86,7 @@ impl ManifestsArguments {
 const GET: [&str; 4] = ["get", "runtimeclasses", "-o", "json"];
 /// The time that kubectl may take.
 const KUBECTL_LIMIT: Duration = Duration::from_secs(15);
-/// The output of kubectl must be smaller.
+/// The output of kubectl must have fewer bytes than this.
 const KUBECTL_BYTES: u64 = 8 << 20;
 
 /// The objects that the command prints.
@@ -167,7 +168,7 @@ async fn answer(kubectl: &Path) -> anyhow::Result<String> {
 }
 
 /// One line for each RuntimeClass of the cluster that `kubectl apply` cannot replace: the handler of a RuntimeClass is
-/// immutable. `text` has the objects of the cluster, and comes from `place`.
+/// immutable. `text` has the objects of the cluster. Errors name its source, `place`.
 fn clashes(config: &Config, place: &Path, text: &str) -> anyhow::Result<String> {
     let shown = place.display();
     let mut documents: Vec<Value> = serde_saphyr::from_multiple(text)

@@ -106,7 +106,7 @@ pub(super) fn same_file(path: &Path, state: &State) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The canonical path. A missing file has none, and the daemon reports that the file is missing.
+/// The canonical path. A missing file has no canonical path; the daemon then reports that the file is missing.
 fn real(path: &Path) -> PathBuf {
     fs::canonicalize(path)
         .or_else(|_| path::absolute(path))

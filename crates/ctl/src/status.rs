@@ -156,7 +156,7 @@ fn conditions(status: &StatusResponse) -> impl Iterator<Item = &RuntimeCondition
     status.status.iter().flat_map(|status| &status.conditions)
 }
 
-/// The text output. If it is watched, the table of backends comes second, because a screen may have no room for more.
+/// The text output. With `--watch`, the table of backends comes second, because a screen may have no room for more.
 fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Result<Shown> {
     let state = &daemon.state;
     let mut head = [
@@ -195,7 +195,7 @@ fn configuration(state: &State, is_wide: bool) -> String {
     terminal::wrapped(&text) + &last
 }
 
-/// The outcome of a reload. Without `is_wide`, at most [`RELOAD_LINES`] of its lines.
+/// The outcome of the last reload: all lines with `is_wide`, else at most [`RELOAD_LINES`].
 fn last_reload(last: &Reload, is_wide: bool) -> String {
     let mut before = format!("last reload {} ago: ", ago(&last.at));
     let lines = match &last.result {
@@ -390,7 +390,7 @@ fn outlook(state: &State) -> String {
         .collect()
 }
 
-/// A line about the containers of a backend whose pods it does not list, with the first of them.
+/// A line about the containers for which the backend lists no pod, with the first of these containers.
 fn orphans(backend: &Backend) -> Option<String> {
     let (name, first) = (&backend.name, backend.orphans.first()?);
     let count = counted(backend.orphans.len(), "container");

@@ -45,16 +45,16 @@ use pods::{Interrupt, Stopped, TryPods};
 use row::WrittenRow;
 use steps::{CREATE_POD, Steps, milliseconds, short};
 
-/// After this time, the pod of a try is not made again because something else stopped it.
+/// How long a try repeats its work in new pods if something else stops its pods: the `limit` of [`TryPods::with_pod`].
 const REPEATS_LIMIT: Duration = Duration::from_secs(20);
-/// The least `--idle`.
+/// The smallest value of `--idle`.
 const LEAST_IDLE: Duration = Duration::from_millis(1);
-/// The limit on `--idle`. The container of a pod sleeps for an hour.
+/// The largest value of `--idle`. The container of a pod sleeps for only an hour.
 const MOST_IDLE: Duration = Duration::from_secs(600);
 #[rustfmt::skip]
 const HEADER: [&str; 6] = ["HANDLER", "BACKEND", "RUNTIME", "RESULT", "ISOLATION", "TIME"];
 
-/// The use of a written overhead.
+/// The text after an overhead was written.
 const NEXT: &str = "\
 The configuration has the new overhead. The running criswitch needs no reload for
 it, because routing does not use it. `criswitch manifests` prints the RuntimeClass
@@ -314,7 +314,7 @@ impl PodSteps<'_> {
         pod: &mut TrialPod<'_>,
         steps: &mut Steps,
     ) -> Result<(Candidate, KernelReport), TryFailure> {
-        // A kubelet may stop the pod soon, so everything that takes time comes first.
+        // A kubelet may stop the pod soon, so the steps that take time and need no pod come first.
         let candidates = self.candidates(steps).await?;
         steps.run(CREATE_POD, pod.create()).await?;
         let image = start_container(pod, steps, candidates).await?;
@@ -459,7 +459,7 @@ impl<'a> Tried<'a> {
         }
     }
 
-    /// The failure, without the error that the line of the last step has.
+    /// The failure, without the error that the line of the last step already shows.
     fn short_failure(&self, failure: &str) -> String {
         let at_step = self.steps.last().and_then(|step| {
             let hint = failure.strip_prefix(&step.failure()?)?;

@@ -40,7 +40,7 @@ It needs no container runtime, no kubelet and no root, and leaves no files.
 struct Row {
     /// The handler that the pod asks for. Empty means the default handler.
     asked: &'static str,
-    /// The table's name for the handler, which lists show.
+    /// The handler's name in the routing table, which lists show.
     handler: &'static str,
     runtime: &'static str,
     /// The handler's name at that runtime.
@@ -190,7 +190,8 @@ fn check_place(sim: &Sim, ran: &Ran) -> Result<()> {
     Ok(())
 }
 
-/// Shows the merged lists: the default backend's pods come first, and each pod has the table's name of its handler.
+/// Shows the merged lists, and checks them: the default backend's pods come first, and each pod has the name of its
+/// handler in the routing table.
 async fn merged_lists(rig: &Rig, ran: &[Ran]) -> Result<()> {
     let pods = rig.pods().await.context("the list of pods")?;
     let containers = rig.containers().await.context("the list of containers")?;
@@ -240,7 +241,8 @@ async fn unknown_handler(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// Stops the runtime kata: the list stays complete, and pods of the other runtimes start. Then starts it again.
+/// Stops the runtime kata, and checks that the list stays complete and that pods of the other runtimes start. Then
+/// starts kata again.
 async fn stopped_runtime(rig: &Rig) -> Result<()> {
     let (client, kata): (&Client, _) = (rig, rig.sim("kata"));
     let before = client.pods().await.context("the list of pods")?;
@@ -266,8 +268,8 @@ async fn stopped_runtime(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// The verdict of `criswitch status`, once its level is as wanted. A change takes milliseconds, but the demo has no
-/// limit of its own: Ctrl-C ends it.
+/// The verdict of `criswitch status`, as soon as `is_wanted` accepts its level. A change takes milliseconds, but the
+/// demo has no time limit: Ctrl-C ends it.
 async fn verdict_until(rig: &Rig, is_wanted: impl Fn(Level) -> bool) -> Result<NodeVerdict> {
     loop {
         let verdict = verdict(rig).await?;
@@ -291,7 +293,7 @@ async fn status_of(directory: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a reload, such as that of `criswitch reload`, is answered.
+/// Checks that the daemon answers the call with which `criswitch reload` requests a reload.
 async fn check_reload(rig: &Rig) -> Result<()> {
     let mut admin = rig.admin();
     let result = tokio::select! {

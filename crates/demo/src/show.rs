@@ -151,7 +151,7 @@ fn paragraph(text: &str) {
     }
 }
 
-/// The first 13 digits of an id. crictl shows as many.
+/// The first 13 characters of an id. crictl shows the same number.
 fn short(id: &str) -> &str {
     id.get(..13).unwrap_or(id)
 }

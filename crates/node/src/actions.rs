@@ -27,19 +27,19 @@ use super::tries;
 use super::unit::{Unit, properties};
 use super::workloads::{self, Workloads};
 
-/// The pause between two looks at a condition.
+/// The pause between two checks of a condition.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long the health endpoint of the kubelet may take.
 const HEALTH_LIMIT: Duration = Duration::from_secs(2);
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.0\r\n\r\n";
 const RESTART: &str = "restart";
 const NO_ANSWER: &str = "systemd does not answer systemctl";
-/// How long a call of systemctl may take. By default, systemd ends a unit that has not stopped after 90 s, and one that
-/// has not started after a further 90 s.
+/// How long a call of systemctl may take. By default, systemd kills a unit that does not stop within 90 s, and a unit
+/// that does not start within a further 90 s.
 const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(600);
 /// The exit code of systemctl for a unit that does not exist.
 const NO_UNIT: i32 = 5;
-/// The directories with criswitch's state, and the part that belongs to the journal.
+/// The directories with criswitch's state, and the subdirectory of the journal, which stays.
 const STATE: [&str; 2] = ["/var/lib/criswitch", "/run/criswitch"];
 const OWN: &str = "node";
 
@@ -47,9 +47,9 @@ const OWN: &str = "node";
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Actions {
-    /// After the files are changed.
+    /// Run after the files are changed.
     pub(super) forward: Vec<Action>,
-    /// Before and after the files are undone, if an action of the stage may have begun.
+    /// Run before and after the files are restored, if an action of the stage may have begun.
     pub(super) before_undo: Vec<Action>,
     pub(super) after_undo: Vec<Action>,
 }
@@ -65,7 +65,7 @@ pub(super) struct Action {
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Work {
-    /// A call of systemctl. A unit that does not exist needs no stop.
+    /// Call systemctl with these arguments. Stopping a unit that does not exist succeeds.
     Systemctl(Vec<String>),
     /// Wait until criswitch serves this endpoint, and lists the pods of these backends.
     Serve {
@@ -77,7 +77,7 @@ pub(super) enum Work {
     Try { endpoint: String, how: Tries },
     /// Remove the pods that an interrupted try has left on these backends.
     RemoveTried { backends: Vec<String> },
-    /// Restart the kubelet. Its pods are those of this endpoint.
+    /// Restart the kubelet. The runtime at the endpoint `pods_of` has its pods.
     Restart {
         unit: String,
         pods_of: String,
@@ -91,8 +91,8 @@ pub(super) enum Work {
         within: Duration,
         settle: Duration,
     },
-    /// Check that no kubelet uses this endpoint of criswitch, before criswitch stops. An undo does not go on without
-    /// it.
+    /// Check that no kubelet uses this endpoint of criswitch, before criswitch stops. If this check fails, the undo
+    /// stops.
     Release { endpoint: String },
     /// Remove the state of criswitch.
     Forget,
@@ -103,9 +103,9 @@ pub(super) enum Work {
 /// Runs actions.
 pub(super) struct Runner<'a> {
     root: &'a Root<'a>,
-    /// Whether the machine boots: the kubelet has not started, and waits for this process.
+    /// Whether the machine is booting: the kubelet has not started, and waits for this process.
     pub(super) is_boot: bool,
-    /// Whether the actions are those of an undo, which goes on after failures.
+    /// Whether the actions belong to an undo, which continues after failures.
     pub(super) is_undo: bool,
     /// Whether the kubelet's restart has failed, so that its process may still use its previous endpoint.
     is_restart_failed: bool,
@@ -148,7 +148,7 @@ impl<'a> Runner<'a> {
             Work::Systemctl(arguments)
                 if self.is_boot && arguments.contains(&RESTART.to_owned()) =>
             {
-                // criswitch waits for this process, too.
+                // At boot criswitch waits for this process, so this process must not wait for criswitch.
                 systemctl(&[&["--no-block".to_owned()], arguments.as_slice()].concat())
             }
             Work::Systemctl(arguments) => systemctl(arguments),
@@ -242,7 +242,7 @@ impl Work {
         }
     }
 
-    /// The difference between the machine now and at the end of this action.
+    /// How the machine differs now from its state at the end of this action; `None` if it does not differ.
     pub(super) fn drift(&self, root: &Root<'_>) -> Option<String> {
         let (place, found) = match self {
             Work::Serve { endpoint, .. } => ("criswitch", serves(endpoint)),
@@ -266,7 +266,7 @@ fn systemctl(arguments: &[String]) -> anyhow::Result<()> {
     let output = call_systemctl(&arguments)?;
     let units = arguments.strip_prefix(&["stop"]);
     if let Some(units) = units {
-        // A unit that has failed stays in systemd's list of units, also without its file. A unit that systemd does not
+        // A unit that has failed stays in systemd's list of units, even without its file. A unit that systemd does not
         // know needs no reset.
         call_systemctl(&[&["reset-failed", "--quiet"], units].concat()).ok();
     }
@@ -277,7 +277,7 @@ fn systemctl(arguments: &[String]) -> anyhow::Result<()> {
     bail!("systemctl {}: {}", arguments.join(" "), said.trim())
 }
 
-/// Waits until a condition holds, and then has the same value for the time `settle`.
+/// Waits until `look` succeeds, and then returns the same value for the time `settle`.
 fn wait(
     within: Duration,
     settle: Duration,
@@ -307,7 +307,7 @@ fn wait(
     }
 }
 
-/// Waits so long until the next look.
+/// Waits for this time.
 pub(super) fn pause(time: Duration) -> anyhow::Result<()> {
     block_on(async {
         tokio::time::sleep(time).await;
@@ -315,7 +315,7 @@ pub(super) fn pause(time: Duration) -> anyhow::Result<()> {
     })
 }
 
-/// The state of criswitch, which serves at an endpoint.
+/// The state that the criswitch at this endpoint reports.
 pub(super) fn state(endpoint: &str) -> anyhow::Result<State> {
     let socket = Address::parse(endpoint)?;
     block_on(async { Running::connect(&socket).await?.state().await })

@@ -22,7 +22,8 @@ use super::plan::{NodePlan, SpecificationArguments};
 use super::root::Root;
 use super::{stages, systemd, transient, workloads};
 
-/// How long an apply waits until all pods are old enough for a restart of the kubelet, and the pause between two looks.
+/// How long an apply waits until all pods are old enough for a restart of the kubelet, and the pause between two
+/// checks.
 const YOUNG_LIMIT: Duration = Duration::from_secs(60);
 const YOUNG_PAUSE: Duration = Duration::from_secs(2);
 const UNKNOWN_PODS: &str =
@@ -129,7 +130,7 @@ impl ApplyArguments {
         let number = specification.generation.unwrap_or(facts.number);
         let has_changes = match plan.verdict() {
             Verdict::WouldChange => true,
-            // The journal gets the number of a specification that changes nothing, too.
+            // The number of a new specification is recorded in the journal even if the specification changes nothing.
             Verdict::Fine => number > facts.number,
             _ => false,
         };
@@ -139,7 +140,7 @@ impl ApplyArguments {
         self.ended(&plan, has_changes)
     }
 
-    /// Prints the end of a command that did not fail.
+    /// Prints the result of a command that did not fail.
     fn ended(&self, plan: &NodePlan<'_>, is_changed: bool) -> anyhow::Result<Verdict> {
         if let Some(encoding) = self.output.encoding() {
             print(encoding.document(plan.json(Some(is_changed)))?)?;
@@ -153,7 +154,7 @@ impl ApplyArguments {
         })
     }
 
-    /// The facts of the machine, once no pod is too young, or after the limit.
+    /// The facts of the machine, read again until no pod is too young, but at most for `YOUNG_LIMIT`.
     fn facts_without_young_pods<'a>(
         &self,
         specification: &'a Specification,
@@ -222,7 +223,7 @@ fn undo(root: &Root<'_>) -> anyhow::Result<String> {
         .lines())
 }
 
-/// Prints the end of an undo that has left these.
+/// Prints the result of an undo. `left` has a line for each file and action that it could not undo.
 fn undone(left: String) -> anyhow::Result<Verdict> {
     if left.is_empty() {
         return print("undone\n");
@@ -271,11 +272,11 @@ impl UninstallArguments {
             print("nothing to undo\n")?;
         }
         for number in 0..journal.generations.len() {
-            // A pod may have started since the generation before.
+            // A pod may have started since the previous generation was undone.
             let needing = match (root.is_this_machine(), number) {
                 (false, _) => Vec::new(),
                 (true, 0) => needing(&journal)?,
-                // The undo before may have stopped criswitch.
+                // The previous undo may have stopped criswitch, so that it lists no pods.
                 (true, _) => needing(&Journal::read(&root)?).unwrap_or_default(),
             };
             if !needing.is_empty() {
@@ -296,8 +297,8 @@ impl UninstallArguments {
     }
 }
 
-/// The pods that criswitch lists, also those of backends without a row, and that the kubelet would lose with its
-/// previous runtime.
+/// The pods that criswitch lists, including pods of backends without a row, and that the kubelet would lose if it used
+/// its previous runtime again.
 fn needing(journal: &Journal<'_>) -> anyhow::Result<Vec<String>> {
     let endpoint = journal.works().find_map(|work| match work {
         Work::Serve { endpoint, .. } => Some(endpoint),
@@ -307,7 +308,7 @@ fn needing(journal: &Journal<'_>) -> anyhow::Result<Vec<String>> {
         Work::Restart { pods_of, .. } => Some(pods_of),
         _ => None,
     });
-    // The first generation is the last one here.
+    // `works` begins with the newest generation, so the last endpoint is the one from before the first generation.
     let (Some(endpoint), Some(previous)) = (endpoint, previous.last()) else {
         return Ok(Vec::new());
     };
@@ -379,7 +380,7 @@ fn state(journal: &Journal<'_>, root: &Root<'_>, has_drifted: bool) -> &'static 
     }
 }
 
-/// The files, and on this machine the services, that are not as the journal says.
+/// The files, and on this machine also the services, that differ from the journal.
 fn drifted(journal: &Journal<'_>, root: &Root<'_>) -> anyhow::Result<Vec<String>> {
     let files = journal.drifted()?;
     let serve = journal.works().find(|it| matches!(it, Work::Serve { .. }));

@@ -1,4 +1,4 @@
-//! The changes of files that a machine gets, each with the state before and after it, and how they are made and undone.
+//! Changes to files of a machine: the state before and after each change, and how a change is made and undone.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
@@ -14,7 +14,8 @@ use super::root::Root;
 use super::steps::Content;
 
 pub(super) const PRIVATE: u32 = 0o600;
-/// The room on the disk that a write needs beside its content: names, and a rest of a block.
+/// The disk space that a write needs in addition to its content: for the names of files, and because the last block is
+/// not full.
 const STEP_BYTES: u64 = 8 << 10;
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -25,7 +26,7 @@ pub(super) struct FileChange {
     pub(super) path: PathBuf,
     pub(super) before: PathState,
     pub(super) after: PathState,
-    /// The directories that do not exist before the change, the outermost first.
+    /// The directories that the change creates, the outermost first.
     new_directories: Vec<PathBuf>,
 }
 
@@ -36,7 +37,7 @@ pub(super) enum PathState {
     Absent,
     Link(PathBuf),
     File {
-        /// The name of the file with the content in the directory of the journal.
+        /// The name of a file in the journal's directory, which has the content.
         content: String,
         attributes: Attributes,
     },
@@ -44,11 +45,11 @@ pub(super) enum PathState {
 
 /// How a change is undone.
 pub(super) enum WayBack {
-    /// The path gets its previous state.
+    /// Restore the previous state of the path.
     Set,
-    /// Others have changed the file too: this text has their changes only.
+    /// Write this text. Other programs have changed the file too, and the text has only their changes.
     Merge(String),
-    /// The path has its previous state.
+    /// Do nothing, because the path already has its previous state.
     Nothing,
 }
 
@@ -56,7 +57,7 @@ pub(super) enum WayBack {
 pub(super) struct Files<'a> {
     pub(super) root: &'a Root<'a>,
     pub(super) directory: PathBuf,
-    /// The file that keeps room on the disk for the undo that is under way.
+    /// The file that reserves disk space for the undo that is in progress.
     pub(super) room: Option<PathBuf>,
 }
 
@@ -102,7 +103,7 @@ impl Files<'_> {
         })
     }
 
-    /// The attributes of a new file: those of the file to which a link at its path leads, if there is one.
+    /// The attributes of a new file. If a symbolic link is at its path, these are the attributes of the link's target.
     fn new_attributes(&self, path: &Path, mode: u32) -> Attributes {
         fs::canonicalize(self.root.real(path))
             .ok()
@@ -133,7 +134,7 @@ impl Files<'_> {
         Ok(name.to_owned())
     }
 
-    /// The bytes of the file in this state.
+    /// The size of the file in this state, in bytes.
     pub(super) fn size(&self, state: &PathState) -> io::Result<u64> {
         self.saved(state)
             .map_or(Ok(0), |path| Ok(fs::metadata(path)?.len()))
@@ -160,7 +161,7 @@ impl Files<'_> {
         self.set(&self.root.place(&change.path), &change.after)
     }
 
-    /// How the change is undone; `None` if somebody else has changed the file so that it cannot be.
+    /// How the change is undone; `None` if that is impossible, because another program has changed the file too.
     pub(super) fn way_back(&self, change: &FileChange) -> io::Result<Option<WayBack>> {
         let real = self.root.place(&change.path);
         let about = fs::symlink_metadata(&real);
@@ -180,7 +181,7 @@ impl Files<'_> {
         Ok(None)
     }
 
-    /// Whether the file has its previous content again, or no longer the part that was changed.
+    /// Undoes a change. Returns `false` if that is impossible, because another program has changed the file too.
     pub(super) fn undo_one(&self, change: &FileChange) -> io::Result<bool> {
         let real = self.root.place(&change.path);
         remove(&hidden(&real)?)?;
@@ -206,8 +207,8 @@ impl Files<'_> {
         Ok(true)
     }
 
-    /// Whether the path of a change is there, unfinished or not, or an empty directory that was made for it. The saved
-    /// contents are removed only after that.
+    /// Whether a part of a change is left: its file, the unfinished file, or an empty directory that was made for it.
+    /// The saved contents are removed last: without them, nothing is left.
     pub(super) fn is_left(&self, change: &FileChange) -> bool {
         let real = self.root.place(&change.path);
         self.size(&change.after).is_ok()
@@ -219,8 +220,8 @@ impl Files<'_> {
                 }))
     }
 
-    /// Writes so many bytes. On a full disk, gives up as much of the room for the undo, and writes at once: other
-    /// programs would take all room that is given up before.
+    /// Calls `write`, which writes `bytes` bytes. If the disk is full, releases that much of the space that is reserved
+    /// for the undo, and writes immediately: other programs would use space that is released earlier.
     pub(super) fn in_room(
         &self,
         bytes: usize,
@@ -263,7 +264,7 @@ impl Files<'_> {
         })
     }
 
-    /// Gives a path this state, at once.
+    /// Gives a path this state, atomically.
     fn set(&self, real: &Path, state: &PathState) -> io::Result<()> {
         match state {
             PathState::Absent => {
@@ -312,7 +313,7 @@ fn write(path: &Path, bytes: &[u8], attributes: &Attributes) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The directory and those above it that do not exist, the outermost first.
+/// The directories that do not exist, among `directory` and the directories above it; the outermost first.
 pub(super) fn missing(directory: &Path) -> Vec<PathBuf> {
     let mut missing: Vec<_> = directory
         .ancestors()
@@ -332,7 +333,7 @@ pub(super) fn make_directories(directories: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the directory of a path to the disk, with the names in it.
+/// Syncs the directory of a path to the disk, so that the names in the directory survive a power cut.
 pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     let directory = path.parent().unwrap_or(path);
     match File::open(directory) {
@@ -341,8 +342,8 @@ pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// `now` with the lines of `before` in place of the lines that are different in `after`, or as it is without such
-/// lines. `None` if others have changed these lines, or `now` has them several times.
+/// `now` with the lines that differ in `after` replaced by the lines of `before`; `now` unchanged if it no longer has
+/// such lines. `None` if other programs have changed these lines, or if `now` has them several times.
 fn without_change(before: &str, after: &str, now: &str) -> Option<String> {
     let [old, new, lines] =
         [before, after, now].map(|text| text.split_terminator('\n').collect::<Vec<_>>());
@@ -366,7 +367,7 @@ fn without_change(before: &str, after: &str, now: &str) -> Option<String> {
             }
             Some(merged)
         }
-        // Undone before.
+        // The change is undone already.
         ([], [_], ..) => Some(now.to_owned()),
         ([], _, [], _) if !new.iter().any(|line| has_key_of(line, &lines)) => Some(now.to_owned()),
         ([], [], [old], [new]) => without_flag(old, new, now),
@@ -395,8 +396,8 @@ fn has_key_of(line: &str, lines: &[&str]) -> bool {
     lines.iter().any(|other| other.starts_with(key))
 }
 
-/// `now` with the flag that only the line `old` has in place of the flag that only the line `new` has, or as it is with
-/// the flag of `old`. `None` if `now` has neither flag exactly once.
+/// Replaces in `now` the flag that only the line `new` has by the flag that only the line `old` has. Returns `now`
+/// unchanged if it has the flag of `old` already. `None` if `now` has neither flag exactly once.
 fn without_flag(old: &str, new: &str, now: &str) -> Option<String> {
     let (old, new) = (flags(old), flags(new));
     let only: Vec<_> = old.symmetric_difference(&new).copied().collect();
@@ -422,7 +423,7 @@ fn without_flag(old: &str, new: &str, now: &str) -> Option<String> {
             });
             Some(undone.collect())
         }
-        // Undone before.
+        // The change is undone already.
         [0, 1] => Some(now.to_owned()),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! The findings for which criswitch does not change a node.
+//! The findings that prevent criswitch from changing a node.
 //!
 //! A check that cannot look returns an unknown finding, which counts like any other finding.
 
@@ -15,7 +15,7 @@ pub(super) struct Check {
     pub(super) name: &'static str,
     /// Whether a specification may accept its findings.
     pub(super) may_accept: bool,
-    /// The check is made if one of these steps has changes; always if there are none.
+    /// The check runs if one of these steps has changes. If the list is empty, the check always runs.
     needed_for: &'static [&'static str],
     /// Finds the places of the finding; `None`, or findings without places, if there is nothing to report.
     look: fn(&MachineFacts<'_>, &[PlannedStep]) -> Option<Vec<Finding>>,
@@ -65,7 +65,7 @@ pub(super) const NOTES: [Check; 4] = [
     Check { name: "containerd-state", may_accept: false, needed_for: START, look: pods::containerd_state },
 ];
 
-/// The names that `accept` may have. A note needs no accept.
+/// The names that `accept` may have. Names of notes are allowed too, although a note needs no acceptance.
 pub(super) fn acceptable() -> Vec<&'static str> {
     CHECKS
         .iter()
@@ -75,7 +75,7 @@ pub(super) fn acceptable() -> Vec<&'static str> {
         .collect()
 }
 
-/// The findings of those checks that the planned steps need, each with its check.
+/// The findings of the checks that the planned steps need, each with its check.
 pub(super) fn look(
     checks: &'static [Check],
     facts: &MachineFacts<'_>,

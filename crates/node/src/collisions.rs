@@ -1,5 +1,6 @@
-//! The runtimes of one node share paths outside of the CRI by default that they should not: the socket and the plug-ins
-//! of NRI, imported configuration files, and the subnet of their pods. docs/second-daemon.md says the effect of each.
+//! Finds what the runtimes of one node share by default, outside of the CRI, and should not share: the socket and the
+//! plug-ins of NRI, imported configuration files, and the subnet of their pods. docs/second-daemon.md explains the
+//! effect of each.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,8 +15,8 @@ use criswitch_platform::{LostSocket, sockets};
 use super::finding::Finding;
 use super::runtime_settings::RuntimeSettings;
 
-/// The paths that these backends, which have answered, share. An unknown finding names a backend whose configuration
-/// cannot be read.
+/// The paths that these backends share. All of them have answered. If the configuration of a backend cannot be read, an
+/// unknown finding names the backend.
 pub fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
     if backends.len() < 2 {
         return Vec::new();
@@ -41,8 +42,8 @@ pub fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
     found
 }
 
-/// The NRI sockets, and the sockets of these backends, whose paths no longer lead to all of their processes. Connects
-/// to the NRI sockets.
+/// The NRI sockets, and the sockets of these backends, on which a process listens that connections do not reach,
+/// because the socket file was removed or replaced. Connects to the NRI sockets.
 pub fn lost_sockets(table: &Table) -> Vec<Finding> {
     let backends: BTreeSet<_> = table
         .backends
@@ -55,10 +56,10 @@ pub fn lost_sockets(table: &Table) -> Vec<Finding> {
     }
 }
 
-/// The NRI sockets that are lost, without a connection to them.
+/// Like [`lost_sockets`], but only for NRI sockets, and without connecting to them.
 ///
 /// # Errors
-/// The sockets of the machine are not known.
+/// If the sockets of the machine cannot be listed.
 pub fn lost_nri() -> io::Result<Vec<Finding>> {
     Ok(sockets::lost_sockets(is_nri, |_| false)?
         .iter()

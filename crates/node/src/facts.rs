@@ -16,7 +16,7 @@ use super::layout::Layout;
 use super::root::{self, Root};
 use super::settings::{last, same};
 
-/// The directory of the configuration's drop-ins, and the one of the kubelet.
+/// The directory of criswitch's drop-ins, and the default directory of the kubelet.
 const DROP_INS: &str = "/etc/criswitch/conf.d";
 const KUBELET: &str = "/var/lib/kubelet";
 
@@ -29,21 +29,21 @@ pub(super) struct MachineFacts<'a> {
     pub(super) root: Root<'a>,
     pub(super) specification: &'a Specification,
     pub(super) wanted: Result<Wanted, Vec<Finding>>,
-    /// The file of the labels in the configuration that the node has.
+    /// The file of the labels, according to the configuration that the node has now.
     pub(super) labels_file: Option<PathBuf>,
-    /// The kubelet as it runs.
+    /// The kubelet as it runs now.
     pub(super) kubelet: Kubelet,
     pub(super) kubelet_findings: Vec<Finding>,
-    /// The kubelet as its next start would make it.
+    /// The kubelet as it would be after its next start.
     pub(super) next_kubelet: Kubelet,
-    /// The endpoint of criswitch, as the kubelet takes it.
+    /// The endpoint of criswitch, in the form that the kubelet accepts.
     pub(super) endpoint: String,
     pub(super) layout: Result<Layout, Vec<Finding>>,
     /// The answers of the backends; `None` if the machine does not run.
     pub(super) probes: Option<Vec<Probe>>,
     /// The programs to install: the names and the bytes of this program and of the daemon.
     pub(super) programs: [(&'static str, Vec<u8>); 2],
-    /// The files that are as an earlier `apply` has made them.
+    /// The files that an earlier `apply` has made, and that have not changed since.
     pub(super) own: Vec<PathBuf>,
     /// Whether an earlier `apply` has set the kubelet's endpoint.
     pub(super) has_set_endpoint: bool,
@@ -113,7 +113,7 @@ fn endpoint(wanted: Option<&Wanted>) -> String {
     }
 }
 
-/// The files that are as an earlier `apply` has made them.
+/// The files that an earlier `apply` has made, and that have not changed since.
 fn own(journal: &Journal<'_>) -> anyhow::Result<Vec<PathBuf>> {
     let drifted = journal.drifted()?;
     Ok(journal
@@ -134,7 +134,7 @@ fn probe(config: &Config, root: &Root<'_>) -> anyhow::Result<Vec<Probe>> {
     probe_all(&backends, config.max_message)
 }
 
-/// The pods with a directory of the kubelet.
+/// The uids of the pods for which the kubelet has a directory.
 fn pods(kubelet: &Kubelet, root: &Root<'_>) -> Result<BTreeSet<String>, Finding> {
     let set = last(&kubelet.settings, &["root-dir"]);
     let folder = Path::new(set.map_or(KUBELET, |set| &set.value)).join("pods");
@@ -150,7 +150,8 @@ fn pods(kubelet: &Kubelet, root: &Root<'_>) -> Result<BTreeSet<String>, Finding>
 }
 
 impl Wanted {
-    /// The configuration of the specification, else the one of the node, else one for the runtimes that answer.
+    /// The configuration in the specification, else the configuration of the node, else a configuration for the
+    /// runtimes that answer.
     fn find(
         specification: &Specification,
         root: &Root<'_>,

@@ -1,4 +1,4 @@
-//! Ends and stops of this process between two changes of the machine, for tests of interruptions.
+//! Ends or stops this process between two changes of the machine, for tests of interruptions.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ pub(super) fn set(faults: &Faults) {
     FAULTS.get_or_init(|| faults.clone());
 }
 
-/// A boundary between two steps: the next one is this one.
+/// Marks a boundary between two steps. `next` is the step after the boundary.
 pub(super) fn boundary(next: &str) {
     let Some(stop) = FAULTS.get().and_then(|faults| faults.stop_at) else {
         return;
@@ -38,7 +38,7 @@ pub(super) fn boundary(next: &str) {
     }
 }
 
-/// A moment between two changes of the machine.
+/// Marks a moment between two changes of the machine.
 pub(super) fn moment() {
     let end = FAULTS.get().and_then(|faults| faults.end_at);
     if end == Some(MOMENTS.fetch_add(1, Ordering::Relaxed)) {

@@ -5,12 +5,12 @@ use std::fmt;
 /// A problem of the machine, or a reason not to change it.
 #[derive(Clone)]
 pub struct Finding {
-    /// The pods, files, units or backends.
+    /// The pods, files, units or backends with the problem.
     pub(super) places: Vec<String>,
     pub(super) what: String,
     /// Empty if criswitch knows no advice.
     pub(super) hint: String,
-    /// Whether criswitch could not look.
+    /// Whether criswitch could not check the places, so that it is unknown whether there is a problem.
     pub(super) is_unknown: bool,
 }
 
@@ -23,7 +23,7 @@ pub(super) fn report(
     findings.push(Finding::new([place], what, hint));
 }
 
-/// Adds the problem that the command cannot say how the machine is set up.
+/// Adds a finding that criswitch could not check a place.
 pub(super) fn unknown(findings: &mut Vec<Finding>, place: impl ToString, what: impl ToString) {
     findings.push(Finding::unknown([place], what, ""));
 }
@@ -43,7 +43,7 @@ impl Finding {
         }
     }
 
-    /// A finding about these places, at which criswitch could not look.
+    /// A finding that criswitch could not check these places.
     pub(super) fn unknown(
         places: impl IntoIterator<Item = impl ToString>,
         what: impl ToString,

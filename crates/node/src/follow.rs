@@ -1,5 +1,6 @@
-//! `criswitch node follow`, the program in the pods of the chart: it carries itself and a specification to the node,
-//! lets systemd run `criswitch node` there, and shows how the node is. Its end changes nothing on the node.
+//! `criswitch node follow`, the program in the pods of the chart. It copies itself and a specification to the node,
+//! lets systemd run `criswitch node` there, and reports the state of the node. Nothing changes on the node when the
+//! program ends.
 
 use std::fs;
 use std::io;
@@ -24,9 +25,9 @@ use super::transient::{APPLY, EndedCommand, LOOK};
 pub(super) const PROGRAM: &str = "/var/lib/criswitch/node/criswitch";
 const DAEMON: &str = "/var/lib/criswitch/node/criswitchd";
 const SPEC: &str = "/var/lib/criswitch/node/spec.toml";
-/// The limit on a message: Kubernetes keeps as much of it in an event.
+/// The limit on a message, in characters. Kubernetes keeps this much of it in an event.
 const MAX_MESSAGE: usize = 1000;
-/// The first words of the reports with which a pod is ready. In mode `plan`, no verdict of the plan makes a pod
+/// A pod is ready if its report begins with one of these words. In mode `plan`, no verdict of the plan makes a pod
 /// unready, because the DaemonSet controller replaces all pods that are not ready at once.
 const READY: [&str; 3] = ["planned", "installed", "uninstalled"];
 const UNINSTALLED: &str = "uninstalled\n";
@@ -68,10 +69,10 @@ enum FollowMode {
 struct Follower<'a> {
     options: &'a FollowArguments,
     root: Root<'a>,
-    /// Whether the node has the copies.
+    /// Whether the programs and the specification have been copied to the node.
     has_copies: bool,
-    /// Whether the node has been changed as it should be, or a change has failed. A change that has failed is not tried
-    /// again: a new pod tries it.
+    /// Whether the change of the node has succeeded or failed. This process does not retry a change that has failed; a
+    /// new pod retries it.
     is_decided: bool,
 }
 
@@ -133,10 +134,10 @@ impl Follower<'_> {
         fs::write(path, message(report)).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// The report about the node, after a change of the node if it needs one.
+    /// Changes the node if the mode requires it. Returns the report about the node.
     async fn look(&mut self) -> anyhow::Result<String> {
         if !self.has_copies {
-            // A change that an earlier pod or an administrator has started.
+            // Wait for a change that an earlier pod or an administrator has started.
             if APPLY.is_active(&self.root).await? {
                 APPLY.follow(&self.root, None, true).await?;
             }
@@ -223,7 +224,7 @@ impl Follower<'_> {
     }
 
     fn copy(&self, from: &Path, to: &str) -> io::Result<()> {
-        // A unit may still run the old copy.
+        // The old copy is replaced, not overwritten, because a unit may still run it.
         replace_with(&self.root.at(Path::new(to)), |new| {
             fs::copy(from, new).map(drop)
         })

@@ -24,7 +24,7 @@ use super::steps::Content;
 use records::JournalRecord;
 pub(super) use records::{ApplyFailure, Generation, Stage};
 
-/// The directory of the journal and of the contents.
+/// The directory of the journal and of the saved contents.
 pub(super) const DIRECTORY: &str = "/var/lib/criswitch/node";
 const JOURNAL: &str = "journal";
 /// The bytes that an undo needs beside the previous contents: its records, and the directories of files.
@@ -37,7 +37,7 @@ pub(super) struct NewStage<'a> {
     pub(super) is_temporary: bool,
     /// The paths, each with its step.
     pub(super) files: Vec<(&'a str, PathBuf, &'a Content)>,
-    /// The texts of files that their new contents are made from.
+    /// The texts of files from which their new contents were made. The files must not have changed since.
     pub(super) read: Option<&'a PlannedTexts>,
     pub(super) actions: Actions,
 }
@@ -51,22 +51,23 @@ pub(super) struct Journal<'a> {
     pub(super) generations: Vec<Generation>,
     /// The temporary stages that were made last.
     temporary: Vec<Stage>,
-    /// The step that the last generation has begun last.
+    /// The step that the last generation began most recently.
     step: String,
     /// Whether the changes of the last generation may be incomplete.
     pub(super) is_open: bool,
     /// Why the last `apply` was undone, if it has failed.
     pub(super) failure: Option<ApplyFailure>,
-    /// The time at which the last generation was undone, and the actions that have failed then.
+    /// The time at which the last generation was undone, and the actions of that undo that failed.
     pub(super) undone: Option<(String, Vec<String>)>,
 }
 
 /// The files and actions that an undo could not undo.
 #[derive(Default)]
 pub(super) struct Left {
-    /// Files that somebody else has changed so that they stay as they are; then the generation is not undone.
+    /// Files that cannot be restored, because another program has changed them. If there are any, the generation is not
+    /// undone.
     pub(super) files: Vec<PathBuf>,
-    /// Whether a kubelet may still use criswitch, which therefore stays; then the generation is not undone.
+    /// Whether a kubelet may still use criswitch, so that criswitch must stay. If so, the generation is not undone.
     is_needed: bool,
     pub(super) problems: Vec<String>,
 }
@@ -77,7 +78,7 @@ impl Left {
         self.is_needed || !self.files.is_empty()
     }
 
-    /// A line for each of them.
+    /// A line for each file and each problem.
     pub(super) fn lines(&self) -> String {
         let files = self.files.iter().map(|path| {
             format!(
@@ -112,7 +113,7 @@ impl<'a> Journal<'a> {
             failure: None,
             undone: None,
         };
-        // A line without an end was cut. Its changes have not begun.
+        // A line without a line break is incomplete. The changes that it announces have not begun.
         for line in text.split_inclusive('\n').filter(|it| it.ends_with('\n')) {
             let record = serde_json::from_str(line);
             journal.add(record.with_context(|| format!("cannot read {FILE}"))?);
@@ -183,7 +184,7 @@ impl<'a> Journal<'a> {
                 (&mut &*file)
                     .write_all(line.as_bytes())
                     .and_then(|()| file.sync_all())
-                    // A part of a line would spoil the next one.
+                    // A partial line is removed, because the next line would be appended to it.
                     .or_else(|error| file.set_len(length).and(Err(error)))
             })
             .context("cannot write the journal")?;
@@ -192,7 +193,7 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Makes these changes. A process that ends meanwhile leaves an open journal.
+    /// Makes these changes. If the process ends before all changes are made, the journal stays open.
     pub(super) fn apply(
         &mut self,
         version: &str,
@@ -269,8 +270,8 @@ impl<'a> Journal<'a> {
         Ok(stages)
     }
 
-    /// Makes the temporary stages of a generation, all or none while the journal is closed. After a power cut, an open
-    /// journal needs all of them.
+    /// Makes the temporary stages of a generation. If that fails while the journal is closed, removes them again. While
+    /// the journal is open they stay, because an undo after a power cut needs them.
     fn prepare(&mut self, generation: &Generation, runner: &mut Runner<'_>) -> anyhow::Result<()> {
         self.write(JournalRecord::Prepare(generation.temporary()))?;
         let made = self
@@ -291,7 +292,7 @@ impl<'a> Journal<'a> {
             .any(|change| self.files.is_left(change))
     }
 
-    /// Removes the files of the temporary stages that are left. The journal is closed before, because these files undo
+    /// Removes the remaining files of the temporary stages. The journal must be closed first, because these files undo
     /// the changes of an open journal at the next boot.
     pub(super) fn remove_temporary(&self, runner: &mut Runner<'_>) -> anyhow::Result<()> {
         if !self.has_temporary() {
@@ -312,12 +313,12 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// The file that keeps room on the disk for the undo of a generation.
+    /// The path of the file that reserves disk space for the undo of a generation.
     fn room(&self, generation: usize) -> PathBuf {
         self.files.directory.join(format!("{generation}-room"))
     }
 
-    /// Removes the saved contents and the room of the next generation, which has not begun or is undone.
+    /// Removes the saved contents and the reserved disk space of the next generation, which has not begun or is undone.
     fn remove_contents(&self) {
         let start = format!("{}-", self.generations.len());
         fs::read_dir(&self.files.directory)
@@ -325,12 +326,12 @@ impl<'a> Journal<'a> {
             .flatten()
             .flatten()
             .filter(|entry| entry.file_name().to_string_lossy().starts_with(&start))
-            // The next generation replaces what is left.
+            // Errors are ignored, because the next generation replaces files that are left.
             .for_each(|entry| _ = remove(&entry.path()).ok());
     }
 
-    /// Keeps room for the undo of the next generation, so that a full disk cannot prevent the undo. It writes the
-    /// previous contents, and the files of the temporary stages.
+    /// Reserves disk space for the undo of the next generation, so that a full disk cannot prevent the undo. The undo
+    /// writes the previous contents, and the files of the temporary stages.
     fn reserve(&self, stages: &[Stage]) -> anyhow::Result<()> {
         let mut bytes = UNDO_BYTES;
         for stage in stages {
@@ -352,7 +353,8 @@ impl<'a> Journal<'a> {
             .context("cannot keep room for an undo")
     }
 
-    /// Lets writes use the room for the undo of the last generation, which begins now.
+    /// Lets writes use the disk space that is reserved for the undo of the last generation, because this undo begins
+    /// now.
     fn use_room(&mut self) {
         self.files.room = Some(self.room(self.generations.len().saturating_sub(1)));
     }
@@ -397,7 +399,8 @@ impl<'a> Journal<'a> {
         Ok(failure)
     }
 
-    /// Undoes the last generation, or nothing if somebody else has changed one of its files.
+    /// Undoes the last generation. Undoes nothing if one of its files cannot be restored, because another program has
+    /// changed it.
     pub(super) fn undo(&mut self, runner: &mut Runner<'_>) -> anyhow::Result<Left> {
         runner.is_undo = true;
         let mut left = Left::default();
@@ -415,7 +418,8 @@ impl<'a> Journal<'a> {
         }
         self.use_room();
         let prepared = self.prepare(&generation, runner);
-        // An undo that a power cut would interrupt is better than none.
+        // With an open journal, the undo begins even if its temporary stages could not be made. An undo that a power
+        // cut may interrupt is better than no undo.
         if !self.is_open {
             prepared?;
         }
@@ -437,8 +441,8 @@ impl<'a> Journal<'a> {
         Ok(left)
     }
 
-    /// Undoes the stages of a generation from its last, until somebody else has changed a file, or the kubelet may
-    /// still use criswitch.
+    /// Undoes the stages of a generation, the last stage first. Stops at a file that another program has changed, or if
+    /// the kubelet may still use criswitch.
     fn undo_stages(
         &self,
         generation: &Generation,
@@ -447,7 +451,7 @@ impl<'a> Journal<'a> {
     ) -> anyhow::Result<()> {
         let stages = generation.stages.iter().enumerate().rev();
         for (number, stage) in stages.filter(|(_, stage)| !stage.is_temporary) {
-            // A boot starts the units whose files are there.
+            // A boot starts all units whose files exist, so the actions of each stage may have begun.
             let has_begun = runner.is_boot || generation.begun.contains(&number);
             if has_begun {
                 undo_actions(&stage.actions.before_undo, runner, left);
@@ -458,7 +462,7 @@ impl<'a> Journal<'a> {
             boundary("the files of a stage");
             left.files = self.undo_files(stage)?;
             if !left.files.is_empty() {
-                // A kubelet that still uses criswitch needs it.
+                // The earlier stages are not undone, because the kubelet may still use criswitch.
                 return Ok(());
             }
             if has_begun {
@@ -468,7 +472,8 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Removes the journal, the contents, and all that commands have left beside them. Everything is undone.
+    /// Removes the journal, the saved contents, and all other files in their directory. Called after everything is
+    /// undone.
     pub(super) fn remove(self, runner: &mut Runner<'_>) -> anyhow::Result<()> {
         self.remove_temporary(runner)?;
         let directory = &self.files.directory;
@@ -479,7 +484,7 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Makes those changes of a stage that are not there.
+    /// Makes the missing changes of a stage.
     fn make_again(&self, stage: &Stage) -> anyhow::Result<()> {
         for change in &stage.changes {
             if !self.files.is_at(&change.after, &change.path)? {
@@ -489,7 +494,7 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Undoes the files of a stage. Returns those that somebody else has changed.
+    /// Undoes the files of a stage. Returns the files that cannot be undone, because another program has changed them.
     fn undo_files(&self, stage: &Stage) -> anyhow::Result<Vec<PathBuf>> {
         let mut left = Vec::new();
         for change in stage.changes.iter().rev() {
@@ -522,16 +527,17 @@ impl<'a> Journal<'a> {
             .map(|action| &action.work)
     }
 
-    /// The changes of files by generations that are not undone, the last first, without temporary ones.
+    /// The changes of files by all generations that are not undone, the last generation first; without changes of
+    /// temporary stages.
     pub(super) fn changes(&self) -> impl Iterator<Item = &FileChange> {
         self.generations.iter().rev().flat_map(Generation::changes)
     }
 
-    /// The files that are not as the journal says, of all generations.
+    /// The files of all generations that differ from the journal.
     pub(super) fn drifted(&self) -> io::Result<Vec<PathBuf>> {
         let (mut seen, mut drifted) = (BTreeSet::new(), Vec::new());
         for FileChange { path, after, .. } in self.changes() {
-            // A later generation has the last word on its files.
+            // For each file, only its last change counts.
             if seen.insert(path) && !self.files.is_at(after, path)? {
                 drifted.push(path.clone());
             }
@@ -540,7 +546,7 @@ impl<'a> Journal<'a> {
     }
 }
 
-/// Runs actions of an undo. It goes on after those that fail, unless the kubelet may still use criswitch.
+/// Runs actions of an undo. Continues after an action that fails, unless the kubelet may still use criswitch.
 fn undo_actions(actions: &[Action], runner: &mut Runner<'_>, left: &mut Left) {
     for action in actions {
         moment();
@@ -555,7 +561,7 @@ fn undo_actions(actions: &[Action], runner: &mut Runner<'_>, left: &mut Left) {
     }
 }
 
-/// Why a change that is not made yet must not be made.
+/// The error for a file that has changed since it was read.
 fn changed_meanwhile(change: &FileChange) -> String {
     let path = change.path.display();
     format!("{path}: somebody else has changed the file meanwhile; try again")

@@ -30,13 +30,13 @@ const SYSCTLS: SettingNames = ["allowed-unsafe-sysctls", "allowedUnsafeSysctls"]
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) struct Kubelet {
-    /// Whether the kubelet runs, and its process or unit.
+    /// The row of the kubelet in the output: whether the kubelet runs, and its process or unit.
     pub(super) runs: Option<Setting>,
     /// The id of the kubelet's process; `None` if the kubelet does not run.
     pub(super) pid: Option<u32>,
     /// The command line that starts the kubelet; `None` if it is unknown.
     pub(super) start: Option<Start>,
-    /// All settings in files and flags, of which the last with a name wins.
+    /// All settings in files and flags. If several settings have the same name, the last one wins.
     pub(super) settings: Vec<Setting>,
     /// k3s or RKE2, if one of them starts the kubelet.
     pub(super) rancher: Option<Rancher>,
@@ -93,13 +93,13 @@ impl Kubelet {
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// The setting that counts, if the kubelet has it.
+    /// The setting that is in effect; `None` if the kubelet does not have the setting.
     pub(super) fn set(&self, names: SettingNames) -> Option<&Setting> {
         last(&self.settings, &names)
     }
 
     /// The unsafe sysctls that the kubelet allows, as names or as beginnings of names with `*`; `None` if no kubelet
-    /// was found or a file of it could not be read.
+    /// was found, or if one of its files could not be read.
     pub(super) fn allowed_sysctls(&self) -> Option<Vec<String>> {
         if self.runs.is_none() || self.partial {
             return None;
@@ -187,8 +187,8 @@ impl Kubelet {
     }
 }
 
-/// The settings of a kubelet, of which the last with a name wins. With them, the kubelet's default runtime endpoint, as
-/// it would be in the place where the operator should set the endpoint.
+/// The settings of a kubelet, and its default runtime endpoint. If several settings have the same name, the last one
+/// wins. The default endpoint has the form of a setting at the place where the operator should set the endpoint.
 fn settings(
     start: &Start,
     rancher: Option<&Rancher>,

@@ -14,7 +14,7 @@ pub(super) const KUBEADM_FILES: [&str; 2] = [
 /// kubeadm's file with the settings of this node. kubeadm writes these settings into the kubelet's configuration when
 /// it upgrades the node.
 pub(super) const KUBEADM_CONFIG: &str = "/var/lib/kubelet/instance-config.yaml";
-/// A file for criswitch alone in a directory of kubelet drop-ins.
+/// The name of criswitch's own file in a directory of kubelet drop-ins.
 pub(super) const KUBELET_DROP_IN: &str = "90-criswitch.conf";
 
 /// The files of a kubelet with these flags: its configuration, then its drop-ins. Reports a configuration that is

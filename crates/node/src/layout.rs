@@ -24,23 +24,23 @@ pub(super) struct Layout {
     pub(super) endpoint: String,
     /// The files that set the new endpoint, with their new texts.
     pub(super) changes: PlannedTexts,
-    /// The texts of these files that the new texts are made from.
+    /// The old texts of these files, from which the new texts were made.
     pub(super) read: PlannedTexts,
 }
 
 /// Where and how the endpoint is set.
 enum EndpointPlace {
-    /// A file for criswitch alone with configuration of the kubelet.
+    /// criswitch's own drop-in of the kubelet's configuration.
     KubeletDropIn(PathBuf),
-    /// A drop-in for criswitch alone that gives the unit's command one more flag. The last flag wins.
+    /// criswitch's own drop-in of the unit. It adds a flag to the unit's command, and the last flag wins.
     UnitDropIn,
-    /// A flag in a file of others.
+    /// A flag in a file that does not belong to criswitch.
     Flag(Setting),
-    /// A key in a file of others.
+    /// A key in a file that does not belong to criswitch.
     Key(PathBuf),
 }
 
-/// The layout of this name, if the kubelet has it.
+/// The name of a layout, and a function that returns the place of the endpoint if the kubelet has this layout.
 type LayoutRow = (&'static str, fn(&Kubelet) -> Option<EndpointPlace>);
 
 /// The first row that returns a place counts.
@@ -83,7 +83,7 @@ fn is_plain(kubelet: &Kubelet) -> bool {
     matches!(&kubelet.start, Some(start) if start.program.flags == Flags::Kubelet)
 }
 
-/// The flag with the endpoint, if it is in such a file.
+/// The flag with the endpoint, if the flag is in a file that `is_there` accepts.
 fn flag(kubelet: &Kubelet, is_there: fn(&Path) -> bool) -> Option<Setting> {
     let runtime = kubelet.set(RUNTIME).filter(|_| is_plain(kubelet))?;
     let is_flag = runtime.name == RUNTIME[0] && is_there(Path::new(&runtime.from));
@@ -101,7 +101,7 @@ fn file_of(kubelet: &Kubelet, name: &str) -> Option<PathBuf> {
 }
 
 impl Layout {
-    /// Finds the layout of the kubelet that would start now. `findings` are those of reading this kubelet.
+    /// Finds the layout of the kubelet that would start now. `findings` has the findings from reading this kubelet.
     ///
     /// # Errors
     /// Why the layout is unknown, or why criswitch cannot set the endpoint.
@@ -198,7 +198,7 @@ impl Layout {
         text
     }
 
-    /// Changes the endpoint that kubeadm sets at its next upgrade, if kubeadm keeps one.
+    /// Changes the endpoint that kubeadm sets at its next upgrade, if kubeadm stores an endpoint.
     fn change_kubeadm(&mut self, root: &Root<'_>, switch: &str, findings: &mut Vec<Finding>) {
         let path = PathBuf::from(KUBEADM_CONFIG);
         let kept = file_settings(vec![path.clone()], root, findings);
@@ -207,7 +207,7 @@ impl Layout {
         }
     }
 
-    /// Reads the kubelet again, as if the changes were made.
+    /// Reads the kubelet as if the changes were made, and reports a finding unless it would use criswitch.
     fn prove(&self, root: &Root<'_>, switch: &str, findings: &mut Vec<Finding>) {
         if !findings.is_empty() {
             return;
@@ -245,7 +245,8 @@ fn unit_drop_in(command: &str, switch: &str) -> String {
     )
 }
 
-/// The YAML text with the endpoint; `None` if the text has no line of its own for each key, or is not UTF-8.
+/// The YAML text with the endpoint; `None` if the text is not UTF-8, or begins with `{`, so that a key may not have its
+/// own line.
 fn with_key(text: &str, switch: &str) -> Option<String> {
     if text.trim_start().starts_with('{') || text.contains('\u{fffd}') {
         return None;

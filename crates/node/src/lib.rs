@@ -1,5 +1,5 @@
 //! `criswitch check --node`, which checks that the machine is set up for criswitch, and `criswitch node`, which plans
-//! how to set it up, sets it up, and takes it back.
+//! the set-up, makes it, and undoes it.
 
 mod actions;
 mod apply;

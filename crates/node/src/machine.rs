@@ -32,8 +32,8 @@ pub struct Node {
     findings: Vec<Finding>,
 }
 
-/// Checks the machine below `root`. The answers of the backends show their cgroup drivers, and the paths that they
-/// share: unless these are `shown` with the answers.
+/// Checks the machine below `root`. The answers of the backends in `probes` show their cgroup drivers, and the paths
+/// that they share. If `shown`, the output of the probes has the shared paths already, so they are not reported again.
 pub fn look(config: &Config, probes: Option<&[Probe]>, shown: bool, root: &Path) -> Node {
     let root = Root::of(root);
     let mut findings = Vec::new();

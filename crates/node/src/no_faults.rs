@@ -1,4 +1,4 @@
-//! In place of `faults` without the feature of this name, as in a release: no process ends or stops.
+//! Replaces the module `faults` in builds without the feature `faults`, such as a release. The functions do nothing.
 
 pub(super) use NoFaults as Faults;
 

@@ -1,5 +1,5 @@
-//! `criswitch node plan`: the steps that would change a node, and the findings for which criswitch does not change it.
-//! Changes nothing.
+//! `criswitch node plan`: the steps that would change a node, and the findings that prevent the changes. The command
+//! changes nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -49,10 +49,10 @@ pub struct PlanArguments {
 #[strum(serialize_all = "lowercase")]
 enum FindingMeaning {
     Refused,
-    /// The check could not look, so the finding counts like one that is not accepted.
+    /// The check could not be made. The finding counts like a finding that is not accepted.
     Unknown,
     Accepted,
-    /// The check can know this on no node.
+    /// The check cannot decide this on any node, so the finding prevents no change.
     Note,
 }
 

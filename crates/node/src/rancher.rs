@@ -10,15 +10,15 @@ use super::root::Root;
 use super::settings::{Setting, last};
 use super::unit::Word;
 
-/// The environment variables without the name of the program, and the flags that they stand for.
+/// The environment variables without their prefix, which is the name of the program, and the flags that they stand for.
 const VARIABLES: [(&str, &str); 2] = [("CONFIG_FILE", "config"), ("DATA_DIR", "data-dir")];
 
-/// The start of k3s or RKE2.
+/// How k3s or RKE2 is started.
 pub(super) struct Given {
     pub(super) program: &'static str,
-    /// The flags of environment variables. A flag of a file or of the command line wins.
+    /// The flags from environment variables. A flag from a file or from the command line takes precedence.
     pub(super) variables: Vec<Setting>,
-    /// The flags of the command line.
+    /// The flags from the command line.
     pub(super) flags: Vec<Setting>,
 }
 
@@ -144,8 +144,7 @@ impl Rancher {
     }
 }
 
-/// Adds the flags of a key in a configuration file. A key replaces the flags of the files before, unless it ends with
-/// `+`.
+/// Adds the flags of a key in a configuration file. A key replaces the flags of earlier files, unless it ends with `+`.
 fn add(flags: &mut Vec<Setting>, path: &Path, key: &str, value: &Value) {
     let name = key.strip_suffix('+').unwrap_or(key);
     if name == key {

@@ -44,8 +44,8 @@ impl Root<'_> {
         self.directory.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The same, and follows the links on the way below the root of the checked machine. This machine may have other
-    /// files at the targets of absolute links.
+    /// Converts a path like [`Root::at`], and follows symbolic links below the root of the checked machine. Otherwise
+    /// an absolute link would name a file of this machine.
     pub(super) fn real(&self, path: &Path) -> PathBuf {
         if self.directory == Path::new("/") {
             path.to_owned()
@@ -54,7 +54,7 @@ impl Root<'_> {
         }
     }
 
-    /// The same, and does not follow a link at the path itself.
+    /// Converts a path like [`Root::real`], but does not follow a link at the path itself.
     pub(super) fn place(&self, path: &Path) -> PathBuf {
         let folder = self.real(path.parent().unwrap_or(path));
         match path.file_name() {
@@ -95,9 +95,9 @@ impl Root<'_> {
         self.planned.is_none() && processes.is_ok_and(|mut found| found.next().is_some())
     }
 
-    /// The ids of root's processes in ascending order, with their command lines as the kernel shows them. Without those
-    /// of other users, who can give a process any command line, and without those in containers, which have a PID
-    /// namespace of their own: a kubelet of kind or k3d is not the machine's.
+    /// The ids of root's processes in ascending order, with their command lines as the kernel shows them. Processes of
+    /// other users are skipped, because a user can give a process any command line. Processes in containers, which have
+    /// their own PID namespace, are skipped too: a kubelet of kind or k3d is not the kubelet of the machine.
     pub(super) fn processes(&self) -> Vec<(u32, String)> {
         if !self.runs() {
             return Vec::new();
@@ -135,8 +135,8 @@ impl Root<'_> {
             .map(Vec::from_iter)
     }
 
-    /// The text of a file, which is empty for the null device; `None` if the file does not exist. An error if it is not
-    /// a regular file, or is larger than 1 MiB.
+    /// The text of a file; `None` if the file does not exist. The text of the null device is empty. Any other file that
+    /// is not a regular file, or is larger than 1 MiB, is an error.
     pub(super) fn text(&self, path: &Path) -> io::Result<Option<String>> {
         if let Some(text) = self.planned.and_then(|planned| planned.get(path)) {
             return Ok(Some(text.clone()));
@@ -144,7 +144,7 @@ impl Root<'_> {
         let real = self.real(path);
         match disk::bytes(&real) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            // A link to it masks a unit or a drop-in.
+            // A link to the null device masks a unit or a drop-in.
             Err(_) if real.canonicalize().is_ok_and(|it| it.ends_with("dev/null")) => {
                 Ok(Some(String::new()))
             }
@@ -211,8 +211,8 @@ impl Root<'_> {
     }
 }
 
-/// Whether root has started a process with this `/proc/PID/status`: its real user is 0. A setuid program has the real
-/// user who has started it.
+/// Whether root has started the process with this `/proc/PID/status`: its real user is 0. The real user of a setuid
+/// program is the user that has started it.
 fn is_of_root(status: &str) -> bool {
     status
         .lines()

@@ -82,7 +82,7 @@ impl RunArguments {
             );
         }
         let ended = block_on(RUN.run(root, Path::new(PROGRAM), &self.words, false))?;
-        // The bytes of an archive are not text.
+        // The output is copied as bytes, because an archive is not text.
         io::copy(
             &mut File::open(root.at(Path::new(OUTPUT)))?,
             &mut io::stdout().lock(),

@@ -53,7 +53,7 @@ impl RuntimeSettings {
     }
 }
 
-/// The defaults are those of `containerd config default`: NRI is on since 2.0.
+/// Reads the settings of a containerd. The defaults are as in `containerd config default`: NRI is on since 2.0.
 fn of_containerd(
     root: &Root<'_>,
     arguments: &[&str],
@@ -105,7 +105,7 @@ fn strings<'a>(table: &'a toml::Table, key: &str) -> impl Iterator<Item = &'a st
         .filter_map(toml::Value::as_str)
 }
 
-/// The defaults are those of crio.conf(5): NRI is on since 1.30.
+/// Reads the settings of a CRI-O. The defaults are as in crio.conf(5): NRI is on since 1.30.
 fn of_crio(root: &Root<'_>, arguments: &[&str], version: &str) -> Result<RuntimeSettings, String> {
     let file = option(arguments, ["-c", "--config"]).unwrap_or("/etc/crio/crio.conf");
     let folder = option(arguments, ["-d", "--config-dir"]).unwrap_or("/etc/crio/crio.conf.d");
@@ -210,7 +210,7 @@ fn tomls(root: &Root<'_>, pattern: &Path) -> Result<Vec<toml::Table>, String> {
     }
 }
 
-/// The first two numbers of a version; 0 for what is not a number.
+/// The first two numbers of a version; 0 for a part that is not a number.
 fn minor_version(version: &str) -> (u32, u32) {
     let mut numbers = version
         .trim_start_matches('v')

@@ -67,7 +67,7 @@ pub(super) fn last<'a>(settings: &'a [Setting], names: &[&str]) -> Option<&'a Se
         .find(|setting| names.contains(&setting.name.as_str()) && !setting.value.is_empty())
 }
 
-/// Checks that an endpoint is criswitch, if it is set.
+/// Reports an endpoint that is set and is not the endpoint of criswitch.
 pub(super) fn judge(
     setting: Option<&Setting>,
     name: &str,
@@ -83,8 +83,8 @@ pub(super) fn judge(
     }
 }
 
-/// Whether two addresses name the same socket, be it by the link `/var/run`. A path with a slash at its end names a
-/// directory, and a connection to it fails.
+/// Whether two addresses name the same socket, even if only one of them uses the link `/var/run`. A path with a slash
+/// at its end names a directory, and a connection to it fails.
 pub(super) fn same(one: &str, other: &str) -> bool {
     one == other || path(one).is_some_and(|one| Some(one) == path(other))
 }

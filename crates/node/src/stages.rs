@@ -23,8 +23,8 @@ pub(super) fn of<'p>(
         .partition(|planned| ["endpoint", "restart", "verify"].contains(&planned.step));
     let reload = systemctl("recover", &["daemon-reload"]);
     vec![
-        // Removed last: systemd would forget the time limits of a unit that runs if it read it again without its file.
-        // It drops a unit that has ended and that no link enables.
+        // The unit's file is removed last, without a reload: if systemd read a running unit again without its file, it
+        // would forget the unit's time limits. systemd drops a unit that has ended and that no link enables.
         temporary_stage(&recover.unit, Vec::new()),
         temporary_stage(&recover.link, vec![reload]),
         NewStage {
@@ -81,8 +81,8 @@ fn remove_labels(file: &Path) -> Action {
     action("start", Work::RemoveLabels(file.to_owned()))
 }
 
-/// The actions that let criswitch run with its new files, and back. For a machine that does not run, these are the
-/// actions of an undo after its boot.
+/// The actions that make criswitch run with its new files, and the actions that undo this. For a machine that does not
+/// run, they are for an undo after its boot.
 fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions {
     let start = planned.iter().find(|planned| planned.step == "start");
     let verb = match start.and_then(|start| start.changes.first()) {
@@ -91,7 +91,8 @@ fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions 
         None => return Actions::default(),
     };
     let mut actions = systemctl_actions(verb, planned);
-    // A kubelet that criswitch was given with this endpoint has no other one to go back to.
+    // A kubelet that uses criswitch already has no other endpoint to return to, so its use of criswitch must not stop
+    // an undo.
     if !actions.before_undo.is_empty() && !facts.uses_criswitch() {
         let endpoint = facts.endpoint.clone();
         let release = action("start", Work::Release { endpoint });
@@ -126,13 +127,13 @@ fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions 
     actions
 }
 
-/// The calls of systemctl that start or restart criswitch with its new files, and back.
+/// The calls of systemctl that start or restart criswitch with its new files, and the calls that undo this.
 fn systemctl_actions(verb: &str, planned: &[&PlannedStep]) -> Actions {
     let socket = planned
         .iter()
         .flat_map(|planned| &planned.changes)
         .find(|change| change.place.ends_with("/criswitch.socket"));
-    // A changed socket unit listens after its restart only.
+    // A change of the socket unit takes effect only when the unit is restarted.
     let units: &[&str] = if verb == "restart" && socket.is_none() {
         &["criswitch.service"]
     } else {
@@ -157,7 +158,7 @@ fn systemctl_actions(verb: &str, planned: &[&PlannedStep]) -> Actions {
     actions
 }
 
-/// The actions that let the kubelet run with its new files, and back.
+/// The actions that make the kubelet run with its new files, and the actions that undo this.
 fn kubelet_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions {
     let (Ok(layout), false) = (&facts.layout, planned.is_empty()) else {
         return Actions::default();

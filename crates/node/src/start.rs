@@ -1,4 +1,4 @@
-//! Finds the command line that starts the node's kubelet: that of a process, else that of a unit.
+//! Finds the command line that starts the node's kubelet: from a process, else from a unit.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ const KUBEADM_UNIT: &str = "[Service]
     EnvironmentFile=-/etc/sysconfig/kubelet
     ExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS";
 
-/// Programs that start the command after them unchanged.
+/// Programs that run the rest of their command line unchanged.
 const WRAPPERS: [&str; 1] = ["kubenswrapper"];
 /// The scripts of the kubelet for service managers other than systemd.
 const SCRIPTS: [&str; 7] = [
@@ -36,20 +36,20 @@ pub(super) struct KubeletProgram {
     roles: &'static [&'static str],
     units: &'static [&'static str],
     pub(super) flags: Flags,
-    /// The kubelet's runtime endpoint without any setting.
+    /// The runtime endpoint that the kubelet uses if nothing sets it.
     pub(super) default: &'static str,
 }
 
 /// The meaning of the flags of a program.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Flags {
-    /// Those of the kubelet.
+    /// The flags of the kubelet.
     Kubelet,
-    /// This flag, with the path of a file that has the kubelet's flags.
+    /// This flag, whose value is the path of a file with the kubelet's flags.
     File(&'static str),
-    /// Those of k3s and RKE2. k3s contains the kubelet, RKE2 starts it as a separate process.
+    /// The flags of k3s and RKE2. k3s contains the kubelet; RKE2 starts the kubelet as a separate process.
     Rancher,
-    /// Those of k0s, which starts the kubelet as a separate process.
+    /// The flags of k0s, which starts the kubelet as a separate process.
     K0s,
 }
 
@@ -61,7 +61,7 @@ const SNAPS: &[&str] = &[
     "snap.microk8s.daemon-kubelite.service",
     "snap.kubelet.daemon.service",
 ];
-/// The last words of the command of a snap's unit, and the command that the snap's own script makes of it.
+/// The last words of the command in a snap's unit, and the command that the snap's own script then runs.
 const SNAP_COMMANDS: [(&str, &str); 1] = [(
     "run microk8s.daemon-kubelite",
     "kubelite --kubelet-args-file=/var/snap/microk8s/current/args/kubelet",
@@ -121,8 +121,8 @@ impl Start {
         start
     }
 
-    /// The kubelet that runs. Of several processes, all but the first may run in containers, unless the first one
-    /// starts the kubelet as a separate process.
+    /// The running kubelet. This is the first process, because further processes may run in containers. If the first
+    /// process is RKE2 or k0s, which start the kubelet as a separate process, it is that separate process.
     fn of_processes(root: &Root<'_>, findings: &mut Vec<Finding>) -> Option<Start> {
         let mut processes = root.processes().into_iter().filter_map(|(pid, line)| {
             let from = format!("process {pid}");
@@ -178,7 +178,7 @@ impl Start {
         Some(start.with(&unit.variables(root, &mut Vec::new())))
     }
 
-    /// The same with the environment variables of the process.
+    /// Adds the environment variables of the process.
     fn with_own_variables(self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Start {
         let (Some(pid), Some(_)) = (self.pid, &self.rancher) else {
             return self;
@@ -198,14 +198,14 @@ impl Start {
         self.with(&variables)
     }
 
-    /// The same with these environment variables.
+    /// Adds these environment variables.
     fn with(self, variables: &[(String, Word)]) -> Start {
         let rancher = self.rancher.map(|given| given.with(variables));
         Start { rancher, ..self }
     }
 
-    /// The kubelet of k3s or RKE2 on a machine that has its files but no unit, or that of kubeadm, if its unit starts
-    /// it.
+    /// The kubelet of a machine that has files of kubeadm, k3s or RKE2 but no unit. For kubeadm, assumes the unit of
+    /// kubeadm's packages.
     fn of_files(root: &Root<'_>) -> Option<Start> {
         if KUBEADM_FILES.iter().any(|file| root.has(file)) {
             let unit = Unit::new("", [(String::new(), KUBEADM_UNIT.to_owned())]);
@@ -308,15 +308,15 @@ fn in_snap(text: &str, file: &str) -> String {
         .replace("${SNAP}", data.trim_start_matches("/var"))
 }
 
-/// Whether the command line has this flag, without `false` as its value.
+/// Whether the command line has this flag with a value other than `false`.
 fn is_set(flags: &[Setting], name: &str) -> bool {
     flags
         .iter()
         .any(|flag| flag.name == name && flag.value != "false")
 }
 
-/// The flags of a command line, `--name=value` or `--name value`. k3s and RKE2 also take them with one dash, after
-/// which the kubelet expects flags of one letter.
+/// The flags of a command line, `--name=value` or `--name value`. k3s and RKE2 also accept flags with one dash. For the
+/// kubelet, a flag of one letter follows a single dash.
 fn flags(words: &[Word], kind: Flags) -> Vec<Setting> {
     let flags = words.iter().enumerate().filter_map(|(place, word)| {
         let flag = match word.text.strip_prefix("--") {

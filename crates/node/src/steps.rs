@@ -1,4 +1,4 @@
-//! The steps that change a node, in their order, and what each would change now.
+//! The steps that change a node, in their order, and the changes that each step would make now.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::unit::Unit;
 pub(super) const PROGRAMS: &str = "/opt/criswitch";
 /// The link to the directory of the version that the units start.
 const CURRENT: &str = "/opt/criswitch/current";
-/// The programs in the shipped units have this path before their names.
+/// The directory of the programs in the shipped units.
 const PACKAGED: &str = "/usr/bin/";
 pub(super) const UNITS: &str = "/etc/systemd/system";
 /// The drop-in that starts the kubelet after criswitch.
@@ -38,11 +38,12 @@ const SHIPPED: [(&str, &str, &str); 2] = [
 ];
 const SHIPPED_DROP_IN: &str = include_str!("../../../systemd/kubelet.service.d/10-criswitch.conf");
 
-/// The mode bits that let users other than the owner write a file, and those that let a file run.
+/// The mode bits that let users other than the owner write a file, and the mode bits that make a file executable.
 const WRITABLE: u32 = 0o022;
 pub(super) const EXECUTABLE: u32 = 0o111;
 
-/// The name of a step, and the changes that the step would make, after those of the steps before.
+/// The name of a step, and a function that returns the changes of the step. Its second argument has the earlier steps
+/// that have changes.
 type Step = (
     &'static str,
     fn(&MachineFacts<'_>, &[PlannedStep]) -> Vec<Change>,
@@ -61,13 +62,13 @@ pub(super) struct Change {
     /// The file or the unit.
     pub(super) place: String,
     pub(super) what: String,
-    /// The content of the file; `None` if the change is not one of a file.
+    /// The content of the file; `None` if the change does not change a file.
     #[serde(skip)]
     pub(super) content: Option<Content>,
 }
 
 pub(super) enum Content {
-    /// The mode counts only for a file that does not exist yet.
+    /// The mode applies only if the file does not exist yet.
     File {
         bytes: Vec<u8>,
         mode: u32,
@@ -197,7 +198,7 @@ fn endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
 
 fn restart(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
     let unit = facts.layout.as_ref().map(|layout| layout.unit.as_str());
-    // Somebody may have changed the files without a restart.
+    // The files may have been changed earlier, without a restart of the kubelet.
     let endpoint = facts.kubelet.endpoint();
     let is_other = endpoint.is_some_and(|endpoint| !same(endpoint, &facts.endpoint));
     match (unit, facts.kubelet.pid) {
@@ -223,7 +224,7 @@ pub(super) fn has(planned: &[PlannedStep], step: &str) -> bool {
     planned.iter().any(|planned| planned.step == step)
 }
 
-/// A change that is not one of a file; none on a mounted image, which has no processes.
+/// A change that does not change a file; none on a mounted image, which has no processes.
 fn action(facts: &MachineFacts<'_>, place: &str, what: String) -> Vec<Change> {
     let change = Change {
         place: place.to_owned(),
@@ -233,7 +234,7 @@ fn action(facts: &MachineFacts<'_>, place: &str, what: String) -> Vec<Change> {
     Vec::from_iter(facts.root.runs().then_some(change))
 }
 
-/// The changes of the files that do not have their content yet.
+/// The changes of the files that do not have this content yet.
 fn of_files(root: &Root<'_>, files: impl IntoIterator<Item = (PathBuf, Content)>) -> Vec<Change> {
     files
         .into_iter()

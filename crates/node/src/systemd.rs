@@ -1,5 +1,5 @@
 //! Calls of systemd over its private D-Bus socket. Root can use it without programs of the machine and without a
-//! message bus, so also from a container without a shell. A library for D-Bus would add 735 kB to the program.
+//! message bus, so even from a container without a shell. A library for D-Bus would add 735 kB to the program.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -15,11 +15,12 @@ use criswitch_client::terminal::progress;
 
 /// The socket of systemd.
 pub(super) const SOCKET: &str = "/run/systemd/private";
-/// The time that systemd may take for a call, which is that of systemctl. It handles changes of mounts first.
+/// The time limit of a call, which is the same as in systemctl. systemd may handle changes of mounts before it answers.
 const LIMIT: Duration = Duration::from_secs(25);
-/// How long systemd waits for the programs of a service to end, and then for `after` until [`take_time`].
+/// How long systemd waits for the programs of a service to end, and then for a command of `after` that does not call
+/// [`take_time`].
 const STOP_LIMIT_MICROSECONDS: u64 = 30_000_000;
-/// The time of a command that has limits of its own.
+/// The time limit of a command that has its own time limits.
 const LONG_MICROSECONDS: u64 = 24 * 3600 * 1_000_000;
 /// The limits on a line of the authentication, and on the parts of a message.
 const MAX_LINE: usize = 256;
@@ -38,22 +39,22 @@ const MANAGER: &str = "/org/freedesktop/systemd1";
 #[derive(Clone, Copy)]
 pub(super) struct Systemd<'a>(pub(super) &'a Path);
 
-/// A unit that runs one command after another. It exists while it runs, or has failed.
+/// A unit that runs one command at a time. The unit exists while it runs, and after it has failed.
 pub(super) struct TransientUnit {
     pub(super) name: &'static str,
     /// The file with the input, if there is one.
     pub(super) input: Option<&'static str>,
-    /// The output of the last command, also on a machine without systemd's journal.
+    /// The file with the output of the last command. A machine may have no journal of systemd.
     pub(super) output: &'static str,
     /// The file for standard error; without one, `output` has it.
     pub(super) errors: Option<&'static str>,
-    /// The arguments of the command that follows the end of each command.
+    /// The arguments of the command that runs after each command.
     pub(super) after: &'static [&'static str],
 }
 
 impl Systemd<'_> {
-    /// Starts a unit with a command. `after` has commands that run after its end, as far as their programs exist. Their
-    /// failures do not count.
+    /// Starts a unit with a command. `after` has commands that run after the end of this command. Commands whose
+    /// programs do not exist are skipped, and failures are ignored.
     pub(super) async fn start(
         &self,
         unit: &TransientUnit,
@@ -74,17 +75,17 @@ impl Systemd<'_> {
             if let Some(errors) = unit.errors {
                 body.property("StandardErrorFileToAppend", errors);
             }
-            // Of this type, a service that is stopped has failed.
+            // A service of this type counts as failed if it is stopped.
             body.property("Type", "oneshot");
             body.commands("ExecStart", &[command], false);
             body.commands("ExecStopPost", after, true);
             // A program that the command has started may ignore the signals that end the unit. With version 1 of
-            // cgroups, systemd may also miss its end.
+            // cgroups, systemd may also miss the end of the program.
             body.name("TimeoutStopUSec").signature("t").align(8);
             body.0.extend(STOP_LIMIT_MICROSECONDS.to_le_bytes());
             body.property("NotifyAccess", "exec");
         });
-        // No further units.
+        // The list of further units is empty.
         body.array(8, |_| {});
         self.manager("StartTransientUnit", "ssa(sv)a(sa(sv))", &body)
             .await
@@ -98,8 +99,8 @@ impl Systemd<'_> {
             .map(drop)
     }
 
-    /// A property of a unit: a text, a number, or the number of its job. systemd also knows those of a unit that does
-    /// not exist.
+    /// A property of a unit: a text, a number, or the number of its job. systemd also reports properties of a unit that
+    /// does not exist.
     pub(super) async fn property(
         &self,
         unit: &str,
@@ -131,8 +132,8 @@ impl Systemd<'_> {
         self.call(MANAGER, of, body).await
     }
 
-    /// Calls a method of an object, given with its interface and the types of its arguments. Returns the body of the
-    /// reply.
+    /// Calls a method of the object at `path`. `of` has the interface, the name of the method, and the types of its
+    /// arguments. Returns the body of the reply.
     async fn call(
         &self,
         path: &str,
@@ -167,7 +168,7 @@ impl Systemd<'_> {
     }
 }
 
-/// Lets the command `after` of a service take its time.
+/// Extends the time limit of this process, if it is a command `after` of a service.
 pub(super) fn take_time() {
     if service::is_managed()
         && let Err(error) = service::send(&format!("EXTEND_TIMEOUT_USEC={LONG_MICROSECONDS}"))
@@ -203,13 +204,13 @@ async fn reply(stream: &mut Stream) -> anyhow::Result<Vec<u8>> {
         match kind {
             RETURN => return Ok(body),
             ERROR => bail!("{}", text_of(&body).unwrap_or_default()),
-            // A signal.
+            // A signal is ignored.
             _ => {}
         }
     }
 }
 
-/// A call of a method.
+/// The message that calls a method.
 fn message(path: &str, [interface, name, kinds]: [&str; 3], body: &MarshalledBody) -> Vec<u8> {
     let mut message = MarshalledBody(vec![b'l', CALL, 0, 1]);
     message.number(body.0.len()).number(SERIAL as usize);
@@ -233,7 +234,7 @@ fn text_of(bytes: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(text).into_owned())
 }
 
-/// The name of a unit in the path of its object.
+/// The name of a unit, escaped for the path of its object.
 fn escaped(unit: &str) -> String {
     unit.bytes()
         .map(|byte| match byte {

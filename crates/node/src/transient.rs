@@ -20,12 +20,13 @@ use super::root::Root;
 use super::stages::RECOVER_PROGRAM;
 use super::systemd::{SOCKET, Systemd, TransientUnit};
 
-/// The pause between two looks at a unit.
+/// The pause between two checks of a unit.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The limit on the output of a unit that is read.
 const MAX_OUTPUT: u64 = 1 << 20;
 
-/// Changes the machine. The name is a lock, and after the end of a command the unit undoes what is incomplete.
+/// Changes the machine. Only one unit can have this name, so the name is a lock. When a command has ended, the unit
+/// undoes incomplete changes.
 pub(super) const APPLY: TransientUnit = TransientUnit {
     name: "criswitch-apply.service",
     input: None,
@@ -43,7 +44,7 @@ pub(super) const LOOK: TransientUnit = TransientUnit {
     after: &[],
 };
 
-/// The end of a command.
+/// The result of a command that has ended.
 pub(super) struct EndedCommand {
     pub(super) verdict: Verdict,
     pub(super) output: String,
@@ -52,8 +53,8 @@ pub(super) struct EndedCommand {
 /// The file for the progress of a change whose output is for programs.
 const PROGRESS: &str = "/var/lib/criswitch/node/apply.err";
 
-/// Runs the command of this process in the unit that changes this machine, and shows the output until its end. An
-/// output for programs has no progress in it.
+/// Runs the command of this process in the unit that changes this machine, and shows the output until its end. If the
+/// output is for programs, the progress is not part of it.
 pub(super) fn run(is_for_programs: bool) -> anyhow::Result<Verdict> {
     let program = std::env::current_exe()?;
     let mut arguments = std::env::args_os()
@@ -73,7 +74,7 @@ pub(super) fn run(is_for_programs: bool) -> anyhow::Result<Verdict> {
 }
 
 impl TransientUnit {
-    /// Runs a command of this program on the machine below `root`, and shows the output.
+    /// Runs a command of this program on the machine below `root`, and shows the output if `is_shown`.
     pub(super) async fn run(
         &self,
         root: &Root<'_>,
@@ -86,7 +87,7 @@ impl TransientUnit {
             "another criswitch changes this machine now; try again when {} has ended",
             self.name
         );
-        // A failure of an earlier run is shown until here.
+        // systemd shows the failure of an earlier run until this reset.
         self.reset(root).await?;
         let output = root.at(Path::new(self.output));
         remove(&output)?;
@@ -154,7 +155,8 @@ impl TransientUnit {
         }
     }
 
-    /// The verdict of the command that has ended. systemd has forgotten a unit that succeeded.
+    /// The verdict of the command that has ended. systemd has forgotten a unit that succeeded, and reports `success`
+    /// for it.
     async fn verdict(&self, root: &Root<'_>) -> anyhow::Result<Verdict> {
         let result = self.property(root, "Service", "Result").await?;
         let status = self.property(root, "Service", "ExecMainStatus").await?;

@@ -1,4 +1,4 @@
-//! The try of each handler before the kubelet uses criswitch, with `criswitch try`.
+//! Tries each handler with `criswitch try`, before the kubelet uses criswitch.
 
 use std::process::Command;
 use std::time::Duration;
@@ -29,7 +29,8 @@ struct TryResult {
     leftovers: Vec<String>,
 }
 
-/// Tries each handler. Only prints it if a backend has no image with a shell, so that its handlers cannot be tried.
+/// Tries each handler. A handler that cannot be tried, because its backend has no image with a shell, is printed and is
+/// not an error.
 pub(super) fn all(endpoint: &str, how: Tries) -> anyhow::Result<()> {
     let socket = Address::parse(endpoint)?.to_string();
     let mut own = Command::new(std::env::current_exe()?);
@@ -47,7 +48,7 @@ pub(super) fn all(endpoint: &str, how: Tries) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes the pods that a try has left that was interrupted, from the runtimes that answer.
+/// Removes the pods that an interrupted try has left, from the runtimes that answer.
 pub(super) fn remove(backends: &[String]) -> anyhow::Result<()> {
     backends.iter().try_for_each(|backend| {
         let socket = Address::parse(backend)?;
@@ -65,7 +66,7 @@ async fn remove_at(socket: &Address) -> anyhow::Result<()> {
     let (pods, _) = runtime.workloads().await?;
     for pod in pods {
         let namespace = pod.metadata.map(|names| names.namespace);
-        // A namespace of the cluster may have this name, too.
+        // A namespace of the cluster may have this name too, so the label is required.
         if namespace.as_deref() == Some(TRY_NAMESPACE) && pod.labels.contains_key(TRY_LABEL) {
             runtime.end_pod(&pod.id).await?;
         }
@@ -74,8 +75,8 @@ async fn remove_at(socket: &Address) -> anyhow::Result<()> {
 }
 
 impl TryResult {
-    /// Prints the outcome. Returns the problem of the handler. A pod that is left by a handler that starts pods is
-    /// none: something else, such as a kubelet, stopped this pod before another one was tried.
+    /// Prints the outcome. Returns the problem of the handler. If the handler starts pods, a pod that is left is not a
+    /// problem: something else, such as a kubelet, stopped this pod, and the try was repeated with another pod.
     fn problem(&self) -> Option<String> {
         let failure = self.failure.as_deref();
         let end = match failure {

@@ -22,7 +22,7 @@ pub(super) const DIRECTORIES: [&str; 5] = [
     "/lib/systemd/system",
 ];
 
-/// The specifiers of directories, and the character `%`.
+/// The specifiers that stand for directories and for the character `%`, with their values.
 const SPECIFIERS: [(char, &str); 4] = [('t', "/run"), ('S', "/var/lib"), ('E', "/etc"), ('%', "%")];
 
 /// The keys that this file and its callers read.
@@ -54,13 +54,13 @@ pub(super) struct Unit {
     pub(super) name: String,
     /// The key and the value of each line in the section of the unit's kind, and the file that has the line.
     lines: Vec<(String, Word)>,
-    /// The files that have lines, in whatever section.
+    /// The files that have lines, in any section.
     files: Vec<PathBuf>,
     /// The files and numbers of lines with one of [`KEYS`] that systemd ignores, and the reason.
     ignored: Vec<(String, String)>,
     /// The files that exist and cannot be read.
     unreadable: Vec<PathBuf>,
-    /// Whether the machine has a file of the unit, be it one that masks the unit.
+    /// Whether the machine has a file of the unit, even a file that masks the unit.
     pub(super) is_there: bool,
     /// Whether the file of the unit is empty, as a link to /dev/null is. systemd does not start such a unit.
     is_masked: bool,
@@ -205,8 +205,8 @@ impl Unit {
             .collect()
     }
 
-    /// The environment variables. The last one of a name counts; those of files come after those of `Environment=`, and
-    /// `UnsetEnvironment=` removes variables at the end.
+    /// The environment variables. If several variables have the same name, the last one counts. Variables of files come
+    /// after variables of `Environment=`. `UnsetEnvironment=` removes variables at the end.
     pub(super) fn variables(
         &self,
         root: &Root<'_>,
@@ -328,8 +328,8 @@ pub(super) fn properties<const N: usize>(unit: &str, names: [&str; N]) -> Option
     Some(values.map(|pair| pair.map_or_else(String::new, |(_, value)| value.to_owned())))
 }
 
-/// The text of an environment file with each value on one line: a value in quotes may have line breaks, of which those
-/// after `\` do not count.
+/// The text of an environment file with each value on one line: a value in quotes may have line breaks. A line break
+/// after `\` is removed, any other line break becomes a blank.
 fn in_lines(text: &str) -> String {
     let (mut whole, mut quote) = (String::new(), None);
     let (mut before, mut is_escaped, mut is_comment) = ('\n', false, false);
@@ -357,8 +357,8 @@ fn in_lines(text: &str) -> String {
     whole
 }
 
-/// The value of a variable in an environment file. Quoted parts, and the text after a closing quote, are joined
-/// without the blanks between them. In a value without quotes, `\\` escapes the next character.
+/// The value of a variable in an environment file. Quoted parts, and the text after a closing quote, are joined without
+/// the blanks between them. In a value without quotes, `\` escapes the next character.
 fn file_value(text: &str) -> String {
     let (mut value, mut chars) = (String::new(), text.trim().chars());
     // The quote that is open; `Some(' ')` in a value without quotes.
@@ -398,7 +398,8 @@ fn section(name: &str) -> &'static str {
 
 /// A line of a unit or of an environment file.
 struct Assignment {
-    /// The number of the line, from 1. Of a line that goes on, that of its last part.
+    /// The number of the line, counted from 1. For a line that continues on further lines, the number of the last of
+    /// these lines.
     number: usize,
     /// `None` before the first section. An environment file has no sections.
     section: Option<String>,
@@ -406,8 +407,8 @@ struct Assignment {
     value: String,
 }
 
-/// The keys and values of a unit or of an environment file. A line that ends with `\` goes on in the next line that is
-/// not a comment.
+/// The keys and values of a unit or of an environment file. A line that ends with `\` continues on the next line that
+/// is not a comment.
 fn assignments(text: &str) -> Vec<Assignment> {
     let mut found = Vec::new();
     let (mut whole, mut section) = (String::new(), None);
@@ -458,7 +459,7 @@ pub(super) fn words(text: &str, from: &str) -> Vec<Word> {
     words.iter().map(|word| Word::new(word, from)).collect()
 }
 
-/// The words that systemd makes of a word: `$NAME` becomes the words of the variable, `${NAME}` its value.
+/// The words to which systemd expands a word: `$NAME` becomes the words of the variable, `${NAME}` its value.
 fn expanded(word: &Word, variables: &[(String, Word)]) -> Vec<Word> {
     if let Some(name) = word.text.strip_prefix('$')
         && !name.starts_with(['{', '$'])
@@ -480,7 +481,7 @@ fn expanded(word: &Word, variables: &[(String, Word)]) -> Vec<Word> {
     vec![Word::new(&text.replace("$$", "$"), &word.from)]
 }
 
-/// The value of a variable, of which the last one with a name counts.
+/// The value of a variable. If several variables have this name, the last one counts.
 fn value_of<'a>(name: &str, variables: &'a [(String, Word)]) -> Option<&'a Word> {
     variables
         .iter()

@@ -12,14 +12,14 @@ pub const FILE_LIMIT: Duration = Duration::from_secs(3);
 /// The error if work on a socket's file takes longer than [`FILE_LIMIT`].
 pub const NO_ANSWER: &str = "the file system of its socket does not answer";
 
-/// Does the file work of one owner, one piece of work at a time. Work that hangs blocks only one thread, because no
-/// further work begins before the hung work ends.
+/// Does file work, one piece of work at a time. Work that hangs blocks only one thread, because no further work begins
+/// before the hung work ends.
 #[derive(Clone, Debug)]
 pub struct FileWork(Arc<Turns>);
 
 #[derive(Debug)]
 struct Turns {
-    /// The one permit of the work whose turn it is.
+    /// Has one permit, which the work in progress holds.
     turn: Arc<Semaphore>,
     /// When the work in progress began.
     begun: watch::Sender<Option<Instant>>,
@@ -65,7 +65,7 @@ impl FileWork {
         tokio::time::timeout(FILE_LIMIT, in_turn).await.ok()?
     }
 
-    /// Like [`FileWork::run`], but returns `None` at once if earlier work has taken [`FILE_LIMIT`] and more: for an
+    /// Like [`FileWork::run`], but returns `None` at once if earlier work has taken [`FILE_LIMIT`] or longer. For an
     /// attempt that is repeated anyway.
     pub async fn run_unless_hung<T: Send + 'static>(
         &self,
@@ -95,7 +95,7 @@ impl FileWork {
         self.0.begun.borrow().is_some()
     }
 
-    /// Whether the work in progress has taken [`FILE_LIMIT`] and more.
+    /// Whether the work in progress has taken [`FILE_LIMIT`] or longer.
     fn hangs(&self) -> bool {
         self.0
             .begun

@@ -95,7 +95,7 @@ pub struct Server {
     pub user: Option<users::UserId>,
     /// The id of the process.
     pub pid: Option<i32>,
-    /// Whether the process is an administrator's, or runs as the user of criswitch.
+    /// Whether the user of the process is an administrator or the user of criswitch.
     pub is_own: bool,
 }
 
@@ -107,7 +107,7 @@ impl Server {
     }
 }
 
-/// A socket that processes serve although new connections to its path do not reach them all.
+/// A socket path at which processes listen, although new connections do not reach all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostSocket {
     /// The path, without the link `/var/run`.
@@ -139,22 +139,22 @@ pub struct FreeSpace {
     pub free_inodes: u64,
 }
 
-/// The extended attributes of security modules begin with this.
+/// The names of the extended attributes of security modules begin with this.
 const SECURITY: &str = "security.";
 
-/// The metadata of a file that a copy of it needs: its mode, owner, time of the last write, and extended attributes.
+/// The metadata that a copy of a file needs: its mode, owner, time of the last write, and extended attributes.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Attributes {
     mode: u32,
     owner: [u32; 2],
     /// Seconds and nanoseconds since 1970.
     written: (u64, u32),
-    /// `None` for a new file, which gets those that the file system gives it.
+    /// `None` for a new file, which keeps the extended attributes that the file system gives it.
     extended: Option<BTreeMap<String, Vec<u8>>>,
 }
 
 impl Attributes {
-    /// The attributes of a new version of the file.
+    /// The attributes of a new version of the file: only the time of the last write changes.
     #[must_use]
     pub fn now(&self) -> Attributes {
         let written = Attributes::new(0).written;
@@ -164,8 +164,8 @@ impl Attributes {
         }
     }
 
-    /// Whether a file with the attributes `other` has these, apart from the time of the last write and from labels of
-    /// security modules such as SELinux, which change with a new policy.
+    /// Whether both attributes are equal, apart from the time of the last write and from labels of security modules
+    /// such as SELinux, which change with a new policy.
     #[must_use]
     pub fn is_like(&self, other: &Attributes) -> bool {
         let own = |attributes: &Attributes| -> BTreeMap<_, _> {
@@ -199,7 +199,7 @@ pub struct ProcessStats {
     pub max_fds: Option<f64>,
 }
 
-/// A kernel, as this machine or a container sees it. `None` if it does not show a fact.
+/// A kernel, as this machine or a container sees it. A fact that the kernel does not show is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Such as `6.12.9`.
@@ -242,8 +242,8 @@ pub struct PodUsage {
     /// The usage that the kernel counts in cgroups of the pod elsewhere. Kata has such a cgroup for the virtual
     /// machine.
     pub in_other_cgroups: Usage,
-    /// The proportional set size of the processes in all of these cgroups, in bytes. It has the pages of files that the
-    /// kernel charged to another cgroup.
+    /// The proportional set size of the processes in all of these cgroups, in bytes. It includes pages of files that
+    /// the kernel charged to other cgroups.
     pub pss_in_cgroups_bytes: u64,
     /// The processes outside of all of these cgroups.
     pub processes: Vec<ProcessUsage>,
@@ -256,7 +256,7 @@ pub struct ProcessUsage {
     pub id: i32,
     /// The name of its program.
     pub name: String,
-    /// Its memory, and its processor time with that of its ended children.
+    /// The memory of the process, and its processor time including its ended children.
     pub usage: Usage,
 }
 
@@ -279,7 +279,8 @@ impl PodUsage {
             .sum()
     }
 
-    /// The least size of the file pages that the pod's processes use, but other cgroups are charged for, in bytes.
+    /// The least size, in bytes, of the file pages that the pod's processes use but that the kernel charged to other
+    /// cgroups.
     pub fn charged_elsewhere_bytes(&self) -> u64 {
         let charged = self.in_cgroups.memory_bytes + self.in_other_cgroups.memory_bytes;
         self.pss_in_cgroups_bytes.saturating_sub(charged)

@@ -1,4 +1,4 @@
-//! Replaces a file at once, so that other programs read its old content or its new content, never a part.
+//! Replaces a file atomically: other programs read its old content or its new content, never a part.
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
@@ -24,7 +24,8 @@ pub fn replace(path: &Path, content: &str, access: &Access<'_>) -> io::Result<()
 }
 
 /// Replaces the file at `path` by the file that `make` creates at a hidden path in the same directory. Removes an
-/// existing hidden file first, because a different user may own it. A kill leaves the old file or the new one.
+/// existing hidden file first, because a different user may own it. If the process is killed, the path has the old file
+/// or the complete new file.
 ///
 /// # Errors
 /// If the file cannot be made or renamed. Then the old file is unchanged, and the hidden file is removed, because it

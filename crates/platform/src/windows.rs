@@ -1,7 +1,7 @@
 //! Windows.
 //!
-//! The standard library and the crates in use have no safe call for some facts, which criswitch does not know on
-//! Windows: the user of a client, and the users that may write a file.
+//! Some facts are unknown on Windows, because neither the standard library nor the crates in use have a safe call for
+//! them: the user of a client, and the users that may write a file.
 
 pub mod address;
 pub mod connect;

@@ -1,6 +1,6 @@
-//! Replaces a backend's part of a merged reply that cannot be used, because the backend does not answer, returns an
-//! error, or sends a reply that criswitch cannot read or that is too large: by its cached list, or by nothing if the
-//! call may omit the backend.
+//! Replaces a backend's part of a merged reply if the part cannot be used: the backend does not answer, returns an
+//! error, or sends a reply that criswitch cannot read or that is too large. The backend's cached list replaces the
+//! part. Without such a list, the backend is omitted if the call allows that.
 
 use std::time::Duration;
 
@@ -30,12 +30,13 @@ pub(crate) const STALE_STATS: Duration = Duration::from_secs(120);
 /// The longest wait for an answer that nothing can replace, such as a list without a cached one.
 pub(crate) const NEEDED_LIMIT: Duration = Duration::from_secs(10);
 
-/// A backend's part of a merged reply: its own reply (the result of `own`). If that cannot be used (the backend is
-/// silent, returns an error, or its reply cannot be read), cached items replace it, else an omission.
+/// A backend's part of a merged reply: its own reply (the result of `own`). If that reply cannot be used (the backend
+/// is silent, returns an error, or its reply cannot be read), cached items replace it. Without cached items, the
+/// backend is omitted if the call allows that.
 ///
 /// Waits for `own` for `list_timeout` or `stats_timeout`. If nothing is cached by then and the call may not omit the
-/// backend, waits until `own` ends or a probe has proven that the backend hangs, for a list at most [`NEEDED_LIMIT`].
-/// Does not wait for a backend that has not answered an earlier call of the RPC.
+/// backend, waits until `own` ends or a probe has proven that the backend hangs. For a list this wait takes at most
+/// [`NEEDED_LIMIT`]. Does not wait for a backend that has not answered an earlier call of the RPC.
 ///
 /// # Errors
 /// The error of `own` if nothing can replace it, or if clients act on its code; `Unavailable` if the backend hangs or
@@ -47,8 +48,7 @@ pub(crate) async fn with_replacement(
     part.noted(part.own_or_cached(own).await)
 }
 
-/// A backend's part of a merged reply: `answered`, which is known already. If it cannot be used, cached items or an
-/// omission replace it.
+/// Like [`with_replacement`], for an answer that has come already: `answered`.
 ///
 /// # Errors
 /// The error in `answered` if nothing can replace it, or if clients act on its code.
@@ -97,7 +97,7 @@ impl Part<'_> {
         let is_list = call
             .listing()
             .is_some_and(|listing| !listing.list.is_stats());
-        // A default backend that has not reported its file systems yet may still start.
+        // A default backend that has not reported its file systems yet may still be starting.
         let is_short = call.row.patience == Patience::Short
             && backend.record.learn(|known| known.disks.has_reported());
         if let Some(status) = backend.silence(call.contribution()) {
@@ -197,7 +197,8 @@ impl Part<'_> {
             (Silent::OmittedUnlessDefault, _) if !is_default => (Replaced::Nothing, None),
             (Silent::OmittedUnlessDefault, _) => {
                 match backend.record.learn(|known| known.disks.last_reply()) {
-                    // The backend's own error passes.
+                    // Cached file systems replace a failure that criswitch found itself, but not an error that the
+                    // backend returned.
                     reply @ Some(_) if matches!(why, Failed::Status(_)) => {
                         (Replaced::CachedStats, reply)
                     }
@@ -227,15 +228,17 @@ impl Part<'_> {
         Ok(message.holding(held))
     }
 
-    /// Whether clients act on the code of this failure, so that nothing replaces it: a client that gets `Unimplemented`
-    /// makes another call. No client does without an RPC that every runtime must have.
+    /// Whether clients act on the code of this failure, so that nothing may replace it: a client that gets
+    /// `Unimplemented` makes a different call. This does not hold for an RPC that every runtime must have, because
+    /// clients cannot work without it.
     fn is_acted_on(self, why: &Failed) -> bool {
         why.code() == Code::Unimplemented && self.how.lacking != Lacking::Error
     }
 
-    /// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if it
-    /// cannot be served, or if it may lack what the call names: a pod whose creation has an unknown result, or an image
-    /// that was pulled later. The kubelet, which asks for all images, then still removes those that it knows.
+    /// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if the
+    /// list cannot be served, or if it may lack the item that the call names: a pod whose creation has an unknown
+    /// result, or an image that was pulled later. A call for all images gets even an outdated list, so that the kubelet
+    /// can still remove the images in it.
     fn renamed_list(self, listing: &Listing) -> Option<Readable> {
         let (switch, call, backend) = (self.switch, self.call, self.backend);
         let (list, uid) = (listing.list, &listing.uid);
@@ -254,8 +257,8 @@ impl Part<'_> {
         )
     }
 
-    /// The part of a list of pods or containers that [`Part::replacement`] has made, with the owners that are known
-    /// now: meanwhile items may have passed to `backend`.
+    /// Makes the cached part of a list of pods or containers again, with the owners that are known now: items may have
+    /// passed to `backend` since [`Part::replacement`] made the part.
     ///
     /// # Errors
     /// `Unavailable` if the cached list can no longer be served.

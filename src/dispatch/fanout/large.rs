@@ -1,10 +1,10 @@
 //! Large parts of merged replies.
 //!
 //! Each of the backends of a call has an equal share of `max_message`, or of the limit of a streamed list. A part
-//! within its share is always used, whatever the other backends answer. A larger part is used while the merged reply
-//! fits. Else the largest of these parts cannot be used, as if its backend had answered with an error: criswitch does
-//! not learn it, and the cached part replaces it. If the merged reply is still too large then, the call fails, and the
-//! error names the backend with the largest part.
+//! within its share is always used, whatever the other backends answer. A larger part is used if the merged reply has
+//! room for it. Otherwise criswitch treats the largest of these parts like an error of its backend: it does not learn
+//! the part, and replaces it with cached items. If the merged reply is still too large, the call fails, and the error
+//! names the backend with the largest part.
 
 use bytes::Bytes;
 use tonic::Status;
@@ -70,7 +70,8 @@ fn too_large(answered: &[Answered<'_>]) -> Option<Status> {
         .iter()
         .map(|it| (it.part.backend.name(), it.size()))
         .collect();
-    // Parts with the same items need less room together. A part that cannot be read is rejected when it is learned.
+    // A merge drops repeated items, so the merged reply may be smaller than the sum of its parts. A part that cannot be
+    // decoded is rejected later, when it is learned.
     let size = match joined(&how.join, messages) {
         Ok(merged) => merged.iter().map(Bytes::len).sum(),
         Err(_) => sizes.iter().map(|(_, size)| size).sum::<usize>(),

@@ -13,8 +13,8 @@ use criswitch_cri::rpc::features::{self, Feature};
 use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID, image, security_profile_info};
 
 /// Concatenates `messages`. If several items have the same string at one of `keys`, keeps only the first of these
-/// items. Drops all items of a keyed field that the first message lacks: otherwise the first item would not be the
-/// first message's. Keeps every other field unchanged.
+/// items. If the first message has no items of a keyed field, drops the items of this field in all messages: clients
+/// assume that the first item is from the first message. Keeps every other field unchanged.
 ///
 /// The first number of a key is the repeated field, the rest is the path from an item to the string.
 ///
@@ -55,7 +55,8 @@ const LARGEST_IMAGE: u64 = i64::MAX as u64;
 
 /// Merges image lists so that each id occurs once. The merged image has the tags and digests of all its copies. Its
 /// size is the sum of the sizes of its copies, because the kubelet removes all of them; it is at most `LARGEST_IMAGE`.
-/// The image is pinned only if all copies are pinned: otherwise one store could keep the image in the other stores.
+/// The image is pinned only if all copies are pinned: otherwise a pin in one store would keep the image in the other
+/// stores.
 ///
 /// # Errors
 /// If a message is not valid protobuf.
@@ -93,8 +94,8 @@ struct Copies {
 
 impl Copies {
     fn merged(&self, messages: &[Bytes]) -> Result<Bytes, Malformed> {
-        // The first copy of each item, and its further copies. Most items have none, and an empty `Vec` allocates
-        // nothing.
+        // The first copy of each item, and its further copies. Most items have no further copies, and an empty `Vec`
+        // allocates nothing.
         let mut items: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
         let mut places = HashMap::with_hasher(RandomState::default());
         for field in messages

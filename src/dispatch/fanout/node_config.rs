@@ -1,4 +1,5 @@
-//! The configuration that the kubelet and the runtimes give each other: `UpdateRuntimeConfig` and `RuntimeConfig`.
+//! The calls with which the kubelet and the runtimes exchange their configuration: `UpdateRuntimeConfig` and
+//! `RuntimeConfig`.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub(crate) async fn update_runtime_config(
     call: &Call,
     backends: &[Arc<Backend>],
 ) -> Result<Unsent, Failed> {
-    // The backends that answer later get it, too.
+    // Reject a request that cannot be decoded before it is stored: backends that answer later get the stored request.
     cri::UpdateRuntimeConfigRequest::decode(call.message())
         .map_err(|fault| errors::undecodable(call.row.name, &fault))?;
     *last.lock() = Some(call.body.clone());
@@ -47,7 +48,7 @@ pub(crate) async fn update_runtime_config(
     match accepted(parts) {
         Ok(reply) => Ok(Unsent::of(reply, &live.backends)),
         Err(failed) => {
-            // The client needs the cause of a failed save less than that of the failed call.
+            // If the save fails too, the client still gets the error of the call, which is more important.
             call.may_show(&live.backends.iter().collect()).await.ok();
             Err(failed)
         }
@@ -65,8 +66,9 @@ fn runtime_config_of(driver: u64) -> Bytes {
 }
 
 /// Returns the default backend's reply to `RuntimeConfig`. If the default backend does not implement the RPC, returns
-/// the cgroup driver of its configuration; if that is not known, the first successful reply of another backend, in the
-/// order of `backends`. criswitch waits at most `list_timeout` for each other backend.
+/// the cgroup driver that criswitch has read from its configuration. If that driver is unknown, returns the first
+/// successful reply of another backend, in the order of `backends`. criswitch waits at most `list_timeout` for each
+/// other backend.
 pub(crate) async fn runtime_config(
     call: &Call,
     backends: &[Arc<Backend>],
@@ -106,8 +108,8 @@ pub(crate) async fn runtime_config(
     }
 }
 
-/// Sends `call` to all `backends` at once and reads their replies. Waits for each at most `list_timeout`, and not for
-/// one that has not answered an earlier configuration: the session sends it the new one.
+/// Sends `call` to all `backends` at once and reads their replies. Waits for each backend at most `list_timeout`. Does
+/// not wait for a backend that has not answered an earlier configuration: its session sends it the new one.
 async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     join_all(backends.iter().cloned().map(|backend| async move {
         let result = in_time(call, &backend).await;
@@ -118,7 +120,7 @@ async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
 
 async fn in_time(call: &Call, backend: &Backend) -> Result<Answer, Status> {
     let limit = match backend.record.late_config() {
-        // A single backend is waited for as long as its client does, as without criswitch.
+        // If there is only one backend, wait as long as the client does, as if the client called the backend directly.
         _ if call.live.is_alone() => Duration::MAX,
         Some(late) => return Err(late),
         None => backend.list_timeout(),

@@ -1,5 +1,6 @@
-//! Answers a client that asks with an empty id whether the node has an RPC. The kubelet asks for `PodSandboxStats` like
-//! that, once at its start: without `Unimplemented` it takes the stats of all pods from the runtime until it restarts.
+//! Answers a client that asks with an empty id whether the node has an RPC. The kubelet probes `PodSandboxStats` in
+//! this way, once, at its start. Unless the reply is `Unimplemented`, the kubelet gets the stats of all pods from the
+//! runtime until it restarts.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::errors;
 /// `Unimplemented` if one of `backends` lacks the RPC, or may lack it, and otherwise `InvalidArgument`.
 ///
 /// Each backend gets an empty request and has `list_timeout` to answer it. A backend that does not answer counts as
-/// lacking the RPC, unless an earlier answer shows that it has the RPC. A wrong `Unimplemented` does less harm: the
-/// client uses its fallback, which works for every backend.
+/// lacking the RPC, unless an earlier answer shows that it has the RPC. A wrong `Unimplemented` does less harm than a
+/// wrong `InvalidArgument`: the client uses its fallback, which works for every backend.
 pub(crate) async fn lacking(call: &Call, backends: &[Arc<Backend>]) -> Failed {
     let asked = backends.iter().map(|backend| lack(call, backend));
     let lacks = join_all(asked).await.into_iter().flatten().next();

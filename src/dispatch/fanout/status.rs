@@ -91,7 +91,8 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
     })
 }
 
-/// The default backend, and for how long it has been silent; `None` if that is no reason for a node that is not ready.
+/// The default backend, and how long it has been silent; `None` if it has not been silent long enough to make the node
+/// not ready.
 pub(crate) fn silent_default(live: &Live, created: Instant) -> Option<(Arc<Backend>, Duration)> {
     let backend = live.backend(live.default_backend()).ok()?;
     let since = match backend.failing() {
@@ -103,8 +104,8 @@ pub(crate) fn silent_default(live: &Live, created: Instant) -> Option<(Arc<Backe
     (silent >= STATUS_TRUST).then(|| (Arc::clone(backend), silent))
 }
 
-/// The backends with a fault, by what they last answered: those that make `BackendsReady` false. A backend whose last
-/// `Status` cannot be decoded has a fault.
+/// The backends with a fault, as far as their last answers show it: these backends make `BackendsReady` false. A
+/// backend whose last `Status` cannot be decoded has a fault.
 pub(crate) fn faulty(live: &Live) -> Vec<BackendId> {
     let Ok(default) = live.backend(live.default_backend()).map(last_answer) else {
         return live.backends.iter().map(|backend| backend.id).collect();
@@ -179,7 +180,7 @@ async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, O
     if let Some(silent) = &said.silent
         && !backend.record.known().said_status_within(STATUS_TRUST)
     {
-        // The parts of a status that was read are readable, and so are the conditions.
+        // This status is always readable: the kept parts were read before, and criswitch makes the conditions itself.
         said.status =
             Readable::status(&unready(&said.status, silent.message())).unwrap_or_default();
     }
@@ -198,8 +199,8 @@ async fn ask_status(call: &Call, backend: &Arc<Backend>) -> StatusAnswer {
     }
 }
 
-/// Asks a backend for its status by `asked`, and caches the reply. If the reply is an error or cannot be used,
-/// criswitch asks again itself.
+/// Waits for `asked`, which requests the status of a backend, and caches the reply. If the reply is an error or cannot
+/// be used, the session requests the status again.
 async fn request_status(
     call: &Call,
     backend: &Arc<Backend>,
@@ -241,8 +242,8 @@ async fn request_status(
 }
 
 /// Caches a status if clients can read it, because the merged status has parts of it. `forgets` is the value of
-/// [`Backend::forgets`] when the status was requested: a forgotten status is not cached again. Returns the status,
-/// without the info of a verbose one if clients cannot read that.
+/// [`Backend::forgets`] when the status was requested: a forgotten status is not cached again. Returns the status. If
+/// clients cannot read the info of a verbose status, returns the status without the info.
 ///
 /// # Errors
 /// `Internal` for a malformed or oversized status.
@@ -327,7 +328,7 @@ pub(crate) fn lacks(status: &[u8], handler: &str) -> bool {
     !handler.is_empty() && lists_any == Ok(true) && merged::advertised(status, handler) == Ok(None)
 }
 
-/// The features of this handler in a `StatusResponse`, by the CRI's names. None if the status cannot be decoded.
+/// The features of this handler in a `StatusResponse`, by the CRI's names. Empty if the status cannot be decoded.
 pub(crate) fn features_of(status: &[u8], handler: &str) -> Vec<&'static str> {
     let found = merged::advertised(status, handler).ok().flatten();
     let features =

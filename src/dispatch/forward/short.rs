@@ -1,9 +1,9 @@
 //! Short reads: calls that a backend answers at once, such as the status of one pod. The kubelet makes them one after
-//! the other, with one worker for the whole node, so no backend may hold them.
+//! the other, with one worker for the whole node, so no backend may delay them for long.
 //!
-//! While the backend is away or late, the last status of the pod or container answers, as the cached lists do. Without
-//! one the call fails at once. On a node with one backend nothing is kept, and the call waits as long as its client
-//! unless the backend becomes unresponsive.
+//! While the backend is away or late, criswitch replies with the last status of the pod or container, as it serves
+//! cached lists. Without a kept status, the call fails at once. On a node with one backend, criswitch keeps no status,
+//! and the call waits as long as its client does, unless the backend becomes unresponsive.
 
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ use crate::ownership::Owners;
 use crate::switch::Switch;
 use crate::switch::view::View;
 
-/// Sends `call`, a short read, to `backend` by `send`. Waits at most `list_timeout`.
+/// Awaits `send`, which sends `call`, a short read, to `backend`. With several backends, waits at most `list_timeout`,
+/// and replies with the kept status if the backend does not answer.
 ///
 /// # Errors
 /// `Unavailable` if the backend does not answer and no status is kept, else the error of `send`.
@@ -44,8 +45,8 @@ pub(super) async fn read(
     }
 }
 
-/// Awaits the answer of `backend` to `call`, a short read, at most for `list_timeout`. Then the backend is late with
-/// the RPC: further calls are not sent until it answers one that criswitch repeats.
+/// Awaits the answer of `backend` to `call`, a short read, at most for `list_timeout`. After that, the backend is late
+/// with the RPC: criswitch sends no further calls of the RPC until the backend answers one that criswitch repeats.
 ///
 /// # Errors
 /// `Unavailable` if the backend is late, else the error of `asked`.
@@ -87,7 +88,7 @@ fn kept(switch: &Switch, call: &Call, backend: &Backend) -> Option<Unsent> {
     Some(reply::of_message(vec![renamed.ok()?.unwrap_or(status.message)]).into())
 }
 
-/// The state of a pod or container in the cached list of `backend`. `None` if the list lacks it or is too old.
+/// The state of a pod or container in the cached list of `backend`. `None` if the list lacks the item or is too old.
 fn listed_state(backend: &Backend, kind: Kind, id: &str) -> Option<u64> {
     let (list, state) = match kind {
         Kind::Pod => (List::Pods, pod_sandbox::STATE),
@@ -124,7 +125,7 @@ pub(crate) fn keep(
     let request = request.slice(frames::FRAME_HEADER..);
     if answer.code() == Code::Ok
         && let Some((kind, id)) = item(row, &request)
-        // A short id is not a key, because lists have the whole one.
+        // Do not keep a status under a short id, because lists have the complete ids.
         && switch.owners().find(kind, id) == Some(backend.id)
         && let Ok(message) = backend.message(answer)
     {
@@ -195,8 +196,8 @@ fn named(owners: &Owners, kind: Kind, id: &str, backend: BackendId) -> Vec<Strin
         .collect()
 }
 
-/// Drops the kept statuses of a pod or container that may have changed: a pod with its containers, a container with its
-/// pod, whose status shows the containers.
+/// Drops the kept statuses of a pod or container that may have changed. A changed pod also drops the statuses of its
+/// containers. A changed container also drops the status of its pod, because that status may show the container.
 pub(crate) fn drop_statuses(switch: &Switch, backend: &Backend, kind: Kind, id: &str) {
     let owners = switch.owners();
     let mut statuses = backend.statuses.lock();

@@ -7,11 +7,12 @@ use parking_lot::Mutex;
 use super::{Budget, MESSAGES};
 use crate::limits::places::User;
 
-/// How many of [`MESSAGES`] parts of the memory two kinds of replies may take: all replies to users other than root and
-/// criswitch's own user, and the large replies to calls that are not lists, such as `ExecSync`. So two parts are left
-/// for lists of root, and for small replies.
+/// The memory has [`MESSAGES`] parts. Two kinds of replies may take this many parts each: all replies to users other
+/// than root and criswitch's own user, and the large replies to calls that are not lists, such as `ExecSync`. So two
+/// parts are left for lists of root, and for small replies.
 const PARTS: usize = 3;
-/// The divisor for what one other user leaves to the others of the memory of all other users.
+/// The divisor for the memory that a single user other than root and criswitch's own user must leave to the rest of
+/// these users: 1 / 4 of their memory.
 const LEFT: usize = 4;
 
 /// The memory for the replies of one backend.
@@ -28,7 +29,7 @@ pub struct Replies {
 #[derive(Clone, Debug)]
 struct UserReplies {
     all: Budget,
-    /// The part of calls that are not lists.
+    /// The part for replies to calls that are not lists.
     items: Budget,
 }
 

@@ -65,8 +65,8 @@ impl Requests {
 }
 
 impl Budget {
-    /// A part of this budget, and of the one for large reservations. Each has the limit of the same budget of `all`,
-    /// divided by `divisor`.
+    /// Returns a part of this budget. Large reservations in the part count in a part of the budget for large
+    /// reservations. The limit of each part is the limit of the corresponding budget of `all`, divided by `divisor`.
     fn share_of(&self, all: &Budget, divisor: usize) -> Budget {
         let both = self.0.large.as_ref().zip(all.0.large.as_ref());
         let large = both.map(|(large, all)| large.part(all.limit() / divisor, None));

@@ -1,5 +1,5 @@
-//! A memory budget that connections share. When the budget is full, a connection of the user that holds the most is
-//! closed and loses its share: the connection that holds the most. Root and criswitch's own user never lose a share to
+//! A memory budget that connections share. When the budget is full, the user that holds the most loses one share: the
+//! connection with the largest share of this user is closed. Root and criswitch's own user never lose a share to
 //! another user.
 //!
 //! A reply counts here until its client has read it. Clients that read their replies hold little, so only a client that
@@ -79,10 +79,10 @@ impl Shares {
         self.0.all.limit()
     }
 
-    /// Revokes the share other than `mine` that comes last in this order, if it comes after `mine`, of which `than`
-    /// bytes count: root and criswitch's own user come before other users, then the user that holds less, then the
-    /// share that holds less. Returns whether a share was revoked. The connection of a revoked share is closed, and the
-    /// bytes of the share count as free at once.
+    /// Orders all shares: shares of root and criswitch's own user come first, then shares of users that hold less come
+    /// before those of users that hold more, then smaller shares come before larger ones. Revokes the last share other
+    /// than `mine`, if it comes after `mine`. `mine` counts with `than` bytes. Returns whether a share was revoked. The
+    /// connection of a revoked share is closed, and the bytes of the share count as free at once.
     fn take_away(&self, mine: &Budget, than: usize) -> bool {
         let shares = self.0.shares.lock();
         let rooms = shares.iter().filter_map(Weak::upgrade).map(Budget);

@@ -168,9 +168,9 @@ fn failing_rpc(failure: Failure) -> admin::FailingRpc {
     }
 }
 
-/// Which ready backend lists items of `backend`, if `backend` does not answer and no file names it: its runtime may now
-/// serve the socket of the other backend. criswitch does not pass the items automatically, because a hostile backend
-/// may list copies.
+/// A sentence about the ready backend that lists items of `backend`, if `backend` does not answer and the configuration
+/// does not name it: the runtime of `backend` may now serve the socket of the other backend. criswitch does not change
+/// the owner automatically, because a hostile backend may list copies.
 fn moved(owners: &Owners, live: &Live, backend: &Backend) -> Option<String> {
     if live.names(backend.id) || backend.connection.is_ready() {
         return None;

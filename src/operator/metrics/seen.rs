@@ -27,7 +27,7 @@ pub(super) struct Seen<'a> {
     /// Ended calls of `RunPodSandbox`, by handler. Has only handlers of the current table, and the empty name for calls
     /// whose handler had no row.
     pub(super) runs: Vec<(Arc<str>, Calls)>,
-    /// How criswitch serves the node.
+    /// The verdict on the node.
     pub(super) level: Level,
     /// The number of pods of each handler.
     pub(super) pods: BTreeMap<String, usize>,

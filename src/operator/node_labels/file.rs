@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::NodeLabels;
 use crate::switch::Switch;
 
-/// The shortest time between two looks at the labels, because the facts of a backend may change often.
+/// The shortest time between two computations of the labels, because the facts of a backend may change often.
 const LOOKS_APART: Duration = Duration::from_secs(1);
 /// The time between two attempts to write the file.
 const RETRY: Duration = Duration::from_secs(30);
@@ -31,7 +31,7 @@ pub fn keep(switch: &Arc<Switch>) -> JoinSet<Infallible> {
     task
 }
 
-/// The file that was written last, and its content.
+/// Writes the file, and remembers the last written path and content.
 #[derive(Default)]
 struct Writer {
     files: FileWork,

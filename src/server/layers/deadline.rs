@@ -1,4 +1,4 @@
-//! The body of a reply that ends at the deadline of its call, or at the end of a shutdown.
+//! The body of a reply that ends at the deadline of its call, or when `shutdown_timeout` is over.
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -150,7 +150,7 @@ impl Fit {
         if own == given {
             return None;
         }
-        // A backend decides the number of keys. If a key occurs twice, its first place counts.
+        // A map, because a backend may have any number of keys. If a key occurs twice, its first place counts.
         let places: HashMap<_, _> = own
             .iter()
             .enumerate()
@@ -193,14 +193,14 @@ impl Fit {
     }
 }
 
-/// The most bytes of the number and the length before a label value.
+/// The most bytes that protobuf needs before a label value, for the number of the field and the length of the value.
 const LARGEST_KEY: usize = 6;
 
 struct Fitting<'a> {
     fits: &'a Fits,
     /// The most bytes of all rewritten samples.
     limit: usize,
-    /// How many of them are left.
+    /// How many of these bytes are left.
     left: usize,
     omitted: BTreeMap<String, Misfit>,
 }
@@ -219,7 +219,7 @@ impl Fitting<'_> {
                     (None, Some(Misfit::NoRoom(self.limit)))
                 }
                 Ok(values) => {
-                    // Once for each metric: a backend chooses the number of samples and the length of a key.
+                    // Copy the key only once for each metric, because a backend may send many samples and long keys.
                     let lost = fit.lost().filter(|_| !self.omitted.contains_key(name));
                     let misfit = lost.map(|key| Misfit::New(key.clone()));
                     (Some(values).filter(|_| !same.contains(name)), misfit)
@@ -252,7 +252,7 @@ impl Fitting<'_> {
         for metric in protobuf::all_bytes(item, &[pod_sandbox_metrics::METRICS])? {
             let name = protobuf::string(metric, &[metric::NAME])?;
             let fit = self.fits.get(name).filter(|fit| fit.lost().is_some());
-            // Only the hash of the values is kept: a backend chooses the number of samples.
+            // Keep only the hash of the values, because a backend may send many samples.
             if let Some(Ok(values)) = fit.map(|fit| fit.values(metric)).transpose()?
                 && !seen.insert(hasher.hash_one((name, values)))
             {

@@ -7,8 +7,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use criswitch_cri::codec::protobuf::{self, Malformed};
 use criswitch_cri::rpc::fields::{ITEMS, metric_descriptor};
 
-/// Merges replies to `ListMetricDescriptors` so that each metric occurs once: with its first descriptor, and after the
-/// label keys of that descriptor those that only later descriptors have. Keeps every other field unchanged.
+/// Merges replies to `ListMetricDescriptors` so that each metric occurs once, with its first descriptor. Label keys
+/// that only later descriptors have are appended to the keys of the first one. Keeps every other field unchanged.
 ///
 /// # Errors
 /// If a reply is not valid protobuf.

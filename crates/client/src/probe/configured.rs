@@ -7,7 +7,7 @@ use criswitch_cri::codec::cri::StatusResponse;
 use criswitch_cri::facts;
 use serde_json::Value;
 
-/// The value of `SandboxIsolation` of containerd's shim for Windows.
+/// The value of `SandboxIsolation` for Hyper-V isolation, in the options of containerd's shim for Windows.
 const HYPERVISOR: u64 = 1;
 
 /// The configuration that a runtime reports. CRI-O reports only `default` and `pause_image`.
@@ -37,7 +37,8 @@ pub struct Runtime {
     pub shim: String,
     /// Whether the program is NVIDIA's, which starts runc or crun.
     pub is_nvidia: bool,
-    /// Whether the shim of Windows starts virtual machines; `None` if the configuration does not show it.
+    /// Whether the shim for Windows starts containers in Hyper-V isolation; `None` if the configuration does not show
+    /// it.
     pub hypervisor: Option<bool>,
 }
 
@@ -65,7 +66,7 @@ pub(super) fn configured(status: &StatusResponse) -> Option<Configured> {
     })
 }
 
-/// A text of a configuration that is not empty.
+/// The text at `pointer` in a configuration; `None` if it is missing or empty.
 fn text<'c>(config: &'c Value, pointer: &str) -> Option<&'c str> {
     config
         .pointer(pointer)

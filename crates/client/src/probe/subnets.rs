@@ -30,7 +30,7 @@ pub fn of_cni(cni: &Value) -> Vec<Subnet> {
     subnets
 }
 
-/// Adds the subnets of host-local, which stand at several depths of a CNI configuration.
+/// Adds every `subnet` in a CNI configuration. The IPAM plugin host-local has them at several depths.
 fn find_subnets(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {

@@ -14,7 +14,7 @@ use crate::scheduling::{Operator, Scheduling, TaintEffect, Toleration};
 use crate::value::{Wrong, wrong};
 
 impl Walk<'_> {
-    /// The valid settings of a row. Reports the others.
+    /// The valid settings of a row. Reports invalid settings.
     pub(super) fn scheduling(&mut self, row: &RowFields<'_>) -> Scheduling {
         let mut scheduling = Scheduling::default();
         if let Some(class) = row.texts.get("class") {

@@ -59,8 +59,8 @@ pub fn cut(stream: &mut BytesMut, limit: usize) -> Result<Option<Bytes>, BadFram
     }
 }
 
-/// The frame header of a message of `length` bytes. A length above `u32::MAX` is capped, because gRPC has no longer
-/// messages.
+/// The frame header of a message of `length` bytes. A length above `u32::MAX` is capped, because no gRPC message is
+/// longer.
 pub fn frame_header(length: usize) -> Bytes {
     let length = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
     Bytes::from([&[0], length.as_slice()].concat())

@@ -12,11 +12,12 @@ use super::protobuf;
 pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// The header or trailer with the status text, percent-encoded.
 pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// The status as a message of its own, with code, text and details. grpc-go prefers its text to that of `grpc-message`.
+/// The trailer with the status as a protobuf message: code, text and details. grpc-go prefers the text in this message
+/// to `grpc-message`.
 pub const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
-/// The header with the compressions that a client reads.
+/// The header with the compression algorithms that a client accepts.
 pub const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
-/// The header with the compression of the messages.
+/// The header with the compression algorithm of the messages.
 pub const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 /// The header with a call's deadline.
 pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");

@@ -1,10 +1,11 @@
-//! The authority in the headers of a request (RFC 7541). On a socket of the machine it means nothing, and clients send
-//! `localhost`, the path of the socket or an address such as `unix:/run/criswitch.sock`. h2 accepts only the name of a
-//! host.
+//! Replaces the authority in the headers of a request (RFC 7541). On a local socket the authority has no meaning:
+//! clients send `localhost`, the path of the socket, or an address such as `unix:/run/criswitch.sock`. But h2 accepts
+//! only a host name.
 
 use std::ops::Range;
 
-/// The most bytes of a HEADERS frame in which the authority is searched. Clients send it among the first headers.
+/// The number of bytes at the beginning of a HEADERS frame in which the authority is searched. Clients send it among
+/// the first headers.
 pub const SEARCHED: usize = 4 << 10;
 
 /// Flags of a HEADERS frame.
@@ -13,20 +14,21 @@ const PRIORITY: u8 = 0x20;
 /// The bytes of a stream's priority.
 const PRIORITY_BYTES: usize = 5;
 
-/// The number of `:authority` with an empty value in the static table.
+/// The index of `:authority`, with an empty value, in the static table.
 const AUTHORITY: usize = 1;
-/// The field `host` with an empty value: number 38 in the static table.
+/// The encoded field `host` with an empty value, which has the index 38 in the static table.
 const EMPTY_HOST: u8 = 0x80 | 38;
-/// The name in letters, and in Huffman's code.
+/// The name as a plain string, and Huffman-coded.
 const NAME: &[u8] = b":authority";
 const CODED_NAME: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 
 /// The letter that replaces each letter of an authority.
 const LETTER: u8 = b'a';
-/// The codes of the letters `a`, `b`, `j`, `X` and `~`, which a host's name may have, with their lengths in bits.
+/// The Huffman codes of the letters `a`, `b`, `j`, `X` and `~`, which a host name may have, and the length of each code
+/// in bits.
 const CODES: [(u32, u32); 5] = [(0x3, 5), (0x23, 6), (0x74, 7), (0xfc, 8), (0x1ffd, 13)];
 
-/// How many codes have 0, 1, 2, ... bits.
+/// How many Huffman codes have 0, 1, 2, ... bits.
 const CODES_OF_LENGTH: [u32; 31] = [
     0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19,
     29, 0, 4,
@@ -46,11 +48,11 @@ const fn limits() -> [u32; 31] {
 }
 
 /// Replaces the authority in the payload of a HEADERS frame by the name of a host. `payload` is the whole payload, or
-/// its first `SEARCHED` bytes. An authority that does not end there remains.
+/// its first `SEARCHED` bytes. An authority that ends after these bytes is not replaced.
 ///
-/// The new value has the same length, encoded and decoded: the tables of the client and of h2, which have a limit on
-/// their decoded size, stay equal. No host has an empty name, so an empty authority that enters no table becomes an
-/// empty `host`.
+/// The new value has the same length, both encoded and decoded. So the dynamic tables of the client and of h2, which
+/// have a limit on their decoded size, stay equal. A host name is never empty, so an empty authority that enters no
+/// dynamic table is replaced by an empty field `host`.
 pub fn replace_authority(payload: &mut [u8], flags: u8) {
     let Some(authority) = authority(payload, flags) else {
         return;
@@ -66,8 +68,8 @@ pub fn replace_authority(payload: &mut [u8], flags: u8) {
     }
 }
 
-/// Replaces the empty authority at `field` by fields `host` behind the last field that ends in `payload`: a request's
-/// pseudo-header fields come first.
+/// Replaces the empty authority at `field` by empty fields `host` after the last field that ends in `payload`, because
+/// pseudo-header fields such as `:path` must come before all other fields.
 fn replace_empty(payload: &mut [u8], flags: u8, field: Range<usize>) {
     let padding = match payload.first() {
         Some(padding) if flags & PADDED != 0 => usize::from(*padding),
@@ -94,7 +96,7 @@ fn replace_empty(payload: &mut [u8], flags: u8, field: Range<usize>) {
 fn authority(payload: &[u8], flags: u8) -> Option<HeaderField> {
     let mut fields = PayloadFields { payload, at: 0 };
     if flags & PADDED != 0 {
-        // The padding is at the end.
+        // This byte is the length of the padding. The padding itself is at the end.
         fields.byte()?;
     }
     if flags & PRIORITY != 0 {
@@ -113,14 +115,14 @@ struct HeaderField {
     field: Range<usize>,
     /// The value of a literal; else empty.
     value: Range<usize>,
-    /// Whether the value has Huffman's code.
+    /// Whether the value is Huffman-coded.
     is_coded: bool,
-    /// Whether the field enters the table.
+    /// Whether the field enters the dynamic table.
     is_kept: bool,
     is_authority: bool,
 }
 
-/// Reads the fields of a payload. `None` at the end of the payload, also within a field.
+/// Reads the fields of a payload. Returns `None` at the end of the payload, even within a field.
 struct PayloadFields<'p> {
     payload: &'p [u8],
     at: usize,
@@ -138,7 +140,7 @@ impl PayloadFields<'_> {
         let first = self.byte()?;
         let is_kept = (0x40..0x80).contains(&first);
         let name = match first {
-            // An indexed field, and a new size of the table: both have no value.
+            // An indexed field, or an update of the table size: neither has a literal value.
             0x20..0x40 | 0x80.. => {
                 let bits = if first < 0x80 { 5 } else { 7 };
                 let number = self.integer(first, bits)?;
@@ -187,7 +189,7 @@ impl PayloadFields<'_> {
         None
     }
 
-    /// The place of a string (RFC 7541, 5.2), and whether the string has Huffman's code.
+    /// Whether the next string (RFC 7541, 5.2) is Huffman-coded, and its position.
     fn string(&mut self) -> Option<(bool, Range<usize>)> {
         let first = self.byte()?;
         let length = self.integer(first, 7)?;
@@ -197,8 +199,8 @@ impl PayloadFields<'_> {
     }
 }
 
-/// Replaces a value in Huffman's code by as many letters in as many bytes. `None` if the value is malformed, or has
-/// letters of more than 13 bits on average, which are no ASCII: then it remains.
+/// Replaces a Huffman-coded value by the same number of letters in the same number of bytes. Returns `None` and changes
+/// nothing if the value is malformed, or if its letters have more than 13 bits on average, as in no usual address.
 fn replace_coded(value: &mut [u8]) -> Option<()> {
     let bytes = u32::try_from(value.len()).ok()?;
     let (letters, bits) = letters(value)?;
@@ -229,7 +231,7 @@ fn replace_coded(value: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// How many letters a value in Huffman's code has, and how many bits they take. `None` if it is empty or malformed.
+/// How many letters a Huffman-coded value has, and how many bits they take. `None` if it is empty or malformed.
 fn letters(value: &[u8]) -> Option<(u32, u32)> {
     let (mut letters, mut all) = (0, 0);
     let (mut code, mut length) = (0_u32, 0);

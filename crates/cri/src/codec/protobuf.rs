@@ -355,12 +355,12 @@ fn append_at(out: &mut BytesMut, path: &[u32], value: &[u8]) {
 
 /// A message that can be edited. Clients that can decode the message can decode the edited message.
 pub trait Editable: AsRef<[u8]> + Sized {
-    /// The message with the bytes that an edit of this message made. Only this module calls it.
+    /// The message with the bytes that result from an edit. Only this module calls this function.
     #[must_use]
     fn with(&self, edited: EditedMessage) -> Self;
 }
 
-/// The bytes of a whole message after an edit. Only the edits of this module make them.
+/// The bytes of a whole message after an edit. Only this module creates values of this type.
 #[derive(Debug)]
 pub struct EditedMessage(Bytes);
 
@@ -470,7 +470,7 @@ pub fn retain<M: Editable>(
 pub enum Edit {
     /// The submessage stays unchanged.
     Same,
-    /// This replaces the submessage from which it was made, or the string.
+    /// These bytes replace the submessage or the string.
     Other(Edited),
     /// The submessage is dropped.
     Dropped,
@@ -492,7 +492,7 @@ pub fn edited<M: Editable>(
 /// Like [`edited`], for a submessage.
 ///
 /// # Errors
-/// Those of [`edited`].
+/// The errors of [`edited`].
 pub fn edit_within(
     message: &[u8],
     path: &[u32],

@@ -35,7 +35,7 @@ pub const OF_RUNTIME: &[Feature] = &[
     feature("supplemental_groups_policy", 1, &[]),
     feature("user_namespaces_host_network", 2, &[]),
     feature("mount_options", 3, &[]),
-    // Of k8s.io/cri-api v0.38.0-beta.0, as the two below.
+    // The two features below are from k8s.io/cri-api v0.38.0-beta.0.
     feature("cgroup_mount_mode", 4, &[]),
     feature(
         "seccomp_profile_oci",

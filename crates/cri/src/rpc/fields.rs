@@ -191,8 +191,8 @@ paths! {
     METRICS_POD = [pod_sandbox_metrics::POD_SANDBOX_ID];
 }
 
-/// The image specs of a container: of its own image, and of the images that it mounts. `$at` leads to the container,
-/// whose message is `$message`.
+/// The paths to the image specs of a container: of its own image, and of the images that it mounts. `$at` is the field
+/// with the container, and `$message` is the message of the container.
 macro_rules! specs {
     ($at:path, $message:ident) => {
         [
@@ -249,7 +249,8 @@ pub const EVENT_HANDLERS: HandlerPaths = HandlerPaths {
     ),
 };
 
-/// The maps in messages that go to every client: by their paths, because most of them matter only to the gate.
+/// The paths of the maps in messages that go to every client. They are written as numbers, because most of these maps
+/// matter only to the gate.
 pub mod maps {
     use super::Path;
 
@@ -290,8 +291,8 @@ pub mod maps {
     ];
 }
 
-/// The lists of messages and of strings in messages that go to every client, by their paths. A decoded value takes far
-/// more memory than its bytes, so the gate limits their numbers.
+/// The paths of the repeated messages and strings in messages that go to every client. A decoded value takes far more
+/// memory than its encoded bytes, so the gate limits the number of values.
 pub mod lists {
     use super::Path;
 

@@ -179,7 +179,7 @@ fn shape(list: List) -> Option<&'static ItemShape> {
     }
 }
 
-/// The number of labels in the selector of a request for `list`. Malformed bytes count as none.
+/// The number of labels in the selector of a request for `list`. Returns 0 if the bytes are malformed.
 pub fn count_selector(list: List, request: &[u8]) -> usize {
     shape(list).map_or(0, |shape| {
         protobuf::count(request, &[FILTER, shape.labels.1]).unwrap_or_default()
@@ -191,7 +191,8 @@ pub fn id(list: List) -> Path {
     shape(list).map_or(LISTED_ID, |shape| shape.id)
 }
 
-/// The fields of a filter, read once for all items: a client chooses the size of both.
+/// The fields of a filter. They are read once and not for each item, because a client can make both the filter and the
+/// list large.
 #[derive(Default)]
 struct FilterTerms<'f> {
     /// The beginning of the item's id.

@@ -3,7 +3,7 @@
 use super::fields;
 use crate::codec::protobuf::{self, Edit, Editable, Edited, Path};
 
-/// Where a message has handlers by the backend's names.
+/// The paths to the handlers in a message from a backend, which have the backend's names.
 #[derive(Debug)]
 pub struct HandlerPaths {
     /// The handler of a pod: the field of the pods, then the field of the handler in a pod.
@@ -12,8 +12,9 @@ pub struct HandlerPaths {
     pub images: &'static [Path],
 }
 
-/// The most handlers that are renamed in one message. A list has at most as many items. A name may be far longer than
-/// the backend's, and a message may have a field again and again.
+/// The limit on the handlers that are renamed at one path of a message. A list has at most this number of items.
+/// Without a limit a message could grow without bounds: a new name may be far longer than the backend's name, and a
+/// message may repeat a field any number of times.
 pub const MOST_RENAMED: usize = 131_072;
 
 /// Renames the handlers of the image specs at `paths` by `name`, at most [`MOST_RENAMED`] at each path. Specs without a

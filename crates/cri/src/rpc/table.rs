@@ -207,7 +207,7 @@ pub const ROWS: &[Row] = &[
     PULL_IMAGE,
     image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
     short(image("ImageFsInfo", Poll, All(Filter::NONE, Merge::Items(DISKS)), KeepDisks)),
-    // The RPCs for security profiles are of k8s.io/cri-api v0.38.0-beta.0.
+    // The RPCs for security profiles are from k8s.io/cri-api v0.38.0-beta.0.
     optional(long(image("PullSecurityProfile", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), Nothing))),
     LIST_PROFILES,
     optional(image("RemoveSecurityProfile", Change, All(Filter::NONE, Merge::RemoveProfile), Nothing)),
@@ -253,7 +253,7 @@ const fn short(row: Row) -> Row {
     }
 }
 
-/// For a call that is logged like a read, although what it runs may change something.
+/// For a call that is logged like a read, although the command that it runs may change something.
 const fn changing(row: Row) -> Row {
     Row {
         patience: Patience::Change,

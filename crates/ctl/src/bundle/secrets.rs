@@ -1,5 +1,5 @@
-//! Removes what may be a secret from the text of a part. No part shows a field that holds secrets, so this is for texts
-//! from outside, such as the error of a runtime.
+//! Removes possible secrets from the text of a part. No part shows a field that holds secrets, so only texts from
+//! outside, such as the error of a runtime, may contain any.
 
 use criswitch_cri::redact::without_credentials;
 

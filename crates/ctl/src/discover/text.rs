@@ -1,4 +1,4 @@
-//! The configuration as text, with comments that fit into 80 columns. No I/O.
+//! Makes the text of the configuration, with comments that fit into 80 columns. Does no I/O.
 
 use std::fmt;
 

@@ -9,8 +9,8 @@ use criswitch_config::{Handler, disk};
 
 use super::NodeFacts;
 
-/// The flags of runsc that a limit depends on, each with the name of its fact, its own name, and the values that allow
-/// what the fact is about.
+/// The flags of runsc that a limit depends on. Each row has the name in [`Fact::RunscFlag`], the name of the flag, and
+/// the values of the flag for which the fact is true.
 #[rustfmt::skip]
 const RUNSC_FLAGS: [(&str, &str, &[&str]); 7] = [
     ("allow-suid", "allow-suid", &TRUE),
@@ -27,15 +27,17 @@ const TRUE: [&str; 6] = ["1", "t", "T", "true", "TRUE", "True"];
 const OLD_HOST_UDS: &str = "fsgofer-host-uds";
 /// This file exists if the kernel has SELinux enabled.
 const SELINUX: &str = "sys/fs/selinux/enforce";
-/// The configuration of Kata Containers that its shim reads without a path, the first that exists.
+/// The default paths of the configuration of Kata Containers. A shim without a configured path reads the first one that
+/// exists.
 const KATA_FILES: [&str; 3] = [
     "/etc/kata-containers/configuration.toml",
     "/opt/kata/share/defaults/kata-containers/configuration.toml",
     "/usr/share/defaults/kata-containers/configuration.toml",
 ];
-/// Words in the names of Kata's handlers and files: of virtual machines that share no file system with the node, and of
-/// those that share one. A name may have words of both, such as `kata-qemu-snp`, and then the first count. Handlers for
-/// graphics cards differ between versions: only their configuration shows it.
+/// Words in the names of Kata's handlers and configuration files. `WITHOUT_SHARE` means that virtual machines share no
+/// file system with the node, `WITH_SHARE` that they share one. If a name has words of both lists, such as
+/// `kata-qemu-snp`, the first list counts. Handlers with `gpu` in their name differ between versions of Kata, so only
+/// their configuration shows whether they share one.
 #[rustfmt::skip]
 const WITHOUT_SHARE: [&str; 10] = ["cc", "cca", "coco", "fc", "firecracker", "remote", "se", "sev", "snp", "tdx"];
 const WITH_SHARE: [&str; 5] = ["clh", "cloud", "dragonball", "qemu", "stratovirt"];
@@ -91,8 +93,8 @@ impl NodeFacts {
         Some(has(flag, values) || flag == "host-uds" && has(OLD_HOST_UDS, &TRUE))
     }
 
-    /// Whether the virtual machines of a handler of Kata Containers share a file system with the node: by its
-    /// configuration, else by its names.
+    /// Whether the virtual machines of a handler of Kata Containers share a file system with the node: by the
+    /// configuration of its shim, else by the names of this file, the shim and the handler.
     fn shared_files(&self, row: &Handler, runtime: Option<&Runtime>) -> Option<bool> {
         let path = runtime.and_then(|runtime| runtime.config_path.as_deref());
         let shim = runtime.map_or("", |runtime| runtime.shim.as_str());
@@ -148,7 +150,8 @@ impl NodeFacts {
     }
 }
 
-/// The words of these names decide.
+/// Whether virtual machines with one of these names share a file system with the node; `None` if no word in the names
+/// shows it.
 fn by_words(names: &[&str]) -> Option<bool> {
     let words: Vec<_> = names
         .iter()

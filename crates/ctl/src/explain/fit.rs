@@ -92,8 +92,8 @@ impl FileFits {
 }
 
 impl PodFits {
-    /// Whether the pod can run in the handler of its class; `None` if it is unknown, also because the class may map to
-    /// a handler with a different name.
+    /// Whether the pod can run in the handler of its class; `None` if that is unknown, for example because the class
+    /// may map to a handler with a different name.
     fn fits(&self) -> Option<bool> {
         match self.fits.iter().find(|fit| fit.handler == self.own()) {
             _ if !self.conflicts.is_empty() => Some(false),
@@ -130,12 +130,13 @@ impl HandlerFit {
         of_effect(&self.judgement.findings, effect).count()
     }
 
-    /// The limits that would keep the pod from its work, if an unknown fact is as they need it.
+    /// The limits by which the pod fails if an unknown fact has the value that they need.
     fn open(&self) -> impl Iterator<Item = &LimitFinding> {
         of_effect(&self.judgement.undecided, Effect::Fails)
     }
 
-    /// Why it is unknown whether the pod can run, if no limit keeps it from its work.
+    /// Why it is unknown whether the pod can run; `None` if nothing about it is unknown. Ignores limits by which the
+    /// pod certainly fails.
     fn doubt(&self) -> Option<String> {
         let (open, fields) = (self.open().count(), self.judgement.not_judged.len());
         if self.open().any(|found| found.limit.feature().is_some()) {
@@ -213,8 +214,9 @@ fn of_pod(node: &NodeFacts, mut pod: Manifest, classes: &BTreeMap<String, Class>
         .iter()
         .map(|row| fit(node, row, &pod))
         .collect();
-    // An unknown kind comes last among the handlers of which it is unknown. Then the fewest limits come first, among
-    // equals the pod's own handler, and then the names decide.
+    // Handlers that can run the pod come first, then those for which this is unknown, then those that cannot. Within
+    // each of these groups, handlers of a known kind come first, then those with the fewest limits, then the pod's own
+    // handler. The names decide between equal handlers.
     fits.sort_by_cached_key(|fit| {
         let limits = (fit.count(Effect::Fails), fit.count(Effect::Weakens));
         let (own, name) = (fit.handler == own, fit.handler.clone());
@@ -231,8 +233,8 @@ fn of_pod(node: &NodeFacts, mut pod: Manifest, classes: &BTreeMap<String, Class>
     }
 }
 
-/// Adds the labels that the class selects to those of the pod, as the API server does. Returns those that the pod
-/// selects with another value.
+/// Adds the node selector of the class to the pod's, as the API server does. Returns the labels for which the pod
+/// selects a different value.
 fn select(pod: &mut Value, class: &Class) -> Vec<String> {
     let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
         return Vec::new();

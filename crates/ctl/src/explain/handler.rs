@@ -33,7 +33,7 @@ pub(super) struct ExplainedHandler {
     /// All pods of the handler, and the ready ones; or why the list of pods is missing.
     pods: Result<(usize, usize), String>,
     limits: Vec<&'static Limit>,
-    /// The consequences of the backend; `None` if they are unknown, as the features are.
+    /// The consequences of the backend; `None` if the features are unknown.
     consequences: Option<Vec<Cow<'static, str>>>,
     /// The pods of the handler that were not created.
     rejections: Vec<Rejection>,
@@ -104,8 +104,8 @@ pub(super) fn explain(
     }
 }
 
-/// The limits of a handler: those that apply to pods that the API server admits, and those that depend on a fact that
-/// is not a feature and is unknown. With `all`, also the others of its kind.
+/// The limits of a handler: those that apply, except for pods that the API server rejects, and those that depend on an
+/// unknown fact other than a feature. With `all`, also all other limits of its kind of runtime.
 fn limits(
     kind: &Result<KnownKind, String>,
     known: Option<&(&NodeFacts, Handler)>,
@@ -127,7 +127,8 @@ fn limits(
         .collect()
 }
 
-/// The last reload that changed the row, as far as the daemon remembers its reloads. `None` for a row that no file has.
+/// The last reload that changed the row, as far as the daemon remembers its reloads. `None` for an automatically
+/// registered handler.
 fn last_change(state: &State, row: &Row) -> Option<RowChange> {
     if row.origin == AUTO_REGISTERED {
         return None;
@@ -152,7 +153,7 @@ fn last_change(state: &State, row: &Row) -> Option<RowChange> {
         })
 }
 
-/// Since when the row is as it is.
+/// A text that says since when the row has its current backend.
 fn changed(state: &State, row: &Row, change: Option<&RowChange>) -> String {
     let oldest = state.reloads.as_ref().and_then(|it| it.recent.first());
     match (change, oldest) {

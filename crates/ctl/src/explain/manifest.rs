@@ -17,10 +17,10 @@ use super::object::{Object, at, misplaced, prefix};
 const MOST: u64 = 16 << 20;
 /// The path of standard input.
 const STDIN: &str = "-";
-/// The way out for a template.
+/// The advice about a file that is a template.
 const RENDER: &str = "render it first: helm template ... | criswitch explain -f -";
 
-/// Fields that are strings, besides the fields of the rules.
+/// Fields that must be strings, besides the fields that rules read.
 const STRINGS: &[&str] = &[
     "spec.runtimeClassName",
     "spec.volumes[*].hostPath.path",
@@ -74,7 +74,7 @@ pub(super) struct Manifest {
     pub(super) pod: Value,
     /// The text before `spec` in the names of the pod's fields, such as `spec.template.`.
     pub(super) prefix: String,
-    /// The fields that a pod does not have.
+    /// The fields that no pod has: misspelt and misplaced ones.
     pub(super) unknown_fields: Vec<UnknownField>,
     /// The number of volumes in the pod template. The volumes after these are the claims of a StatefulSet.
     volumes: usize,
@@ -89,7 +89,7 @@ pub(super) struct Skipped {
     object: String,
     name: String,
     file: String,
-    /// Whether the object has no pods for sure.
+    /// Whether the object certainly has no pods.
     pub(super) has_no_pods: bool,
     /// Why the object is skipped.
     #[serde(skip)]
@@ -186,7 +186,7 @@ pub(crate) fn text(path: &Path) -> anyhow::Result<String> {
 
 /// The documents of a YAML file.
 fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
-    // A file of the largest size may have so many documents and values.
+    // The limits are high enough for a file of the largest size.
     let budget = serde_saphyr::budget! {
         max_depth: 128, max_documents: 1 << 20, max_events: 1 << 24, max_nodes: 1 << 24,
     };
@@ -214,8 +214,8 @@ fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
     Ok(documents)
 }
 
-/// Whether a comment of the line is an instruction or a placeholder of a template, as in ytt (`#@`) and in pipelines
-/// (`#{NAME}#`). Without it the field has no value.
+/// Whether the line has a template's instruction or placeholder that YAML reads as a comment, as in ytt (`#@`) and in
+/// pipelines (`#{NAME}#`). YAML then reads a field without a value.
 fn is_of_template(line: &str) -> bool {
     let text = line.trim_start_matches([' ', '-']);
     let value = text
@@ -225,7 +225,7 @@ fn is_of_template(line: &str) -> bool {
     text.starts_with("#@") || value.starts_with("#@") || value.starts_with("#{")
 }
 
-/// Whether a text of the value contains this one.
+/// Whether a string in the value contains `text`.
 fn has_text(value: &Value, text: &str) -> bool {
     match value {
         Value::String(string) => string.contains(text),
@@ -236,7 +236,8 @@ fn has_text(value: &Value, text: &str) -> bool {
 }
 
 impl Manifests {
-    /// Adds a file. Other files and objects are added whatever is wrong with one.
+    /// Adds the objects of a file. An error in the file or in an object becomes a problem, and does not prevent other
+    /// objects from being added.
     fn add_file(&mut self, path: &Path) {
         let name = name_of(path);
         let documents = match text(path).and_then(|text| documents(&name, &text)) {
@@ -429,7 +430,7 @@ impl Manifest {
         })
     }
 
-    /// A field of the pod, as the file names it.
+    /// The name that a field of the pod has in the file.
     pub(super) fn field(&self, name: &str) -> String {
         let claim = name.strip_prefix("spec.volumes[").and_then(|rest| {
             let (index, _) = rest.split_once(']')?;
@@ -512,7 +513,7 @@ fn check(pod: &Value, prefix: &str) -> anyhow::Result<bool> {
         let present = Test { is, ..*test }.fields(pod);
         present.into_iter().chain(test.fields(pod))
     });
-    // An image with a parameter is judged as any other image.
+    // The name of an image may have a parameter such as `${TAG}`, because no rule reads it.
     let mut texts = found.filter_map(|field| Some((field.value.as_str()?, field.name)));
     if texts
         .any(|(text, name)| text.contains("{{") || text.contains("${") && !name.ends_with(".image"))

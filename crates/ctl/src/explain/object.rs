@@ -1,4 +1,5 @@
-//! An object of a manifest: its pod templates, what its pods may have besides, and the fields at a wrong place.
+//! An object of a manifest: its pod templates, whether it may have other pods, and the fields of a pod that are at a
+//! wrong place.
 
 use criswitch_advice::UnknownField;
 use criswitch_config::problem::near;
@@ -74,7 +75,7 @@ const WITHOUT_PODS: [(&str, &[&str]); 35] = [
     ("traefik.io", &["*"]),
 ];
 
-/// Fields by which a part of a custom resource reaches out of its pods.
+/// Fields in a custom resource that let its pods reach out of themselves, for example to the node.
 #[rustfmt::skip]
 const REACHING: [&str; 6] = ["hostIPC", "hostNetwork", "hostPID", "hostPath", "privileged", "runtimeClassName"];
 
@@ -134,7 +135,7 @@ impl<'o> Object<'o> {
             .find(|(kind, ..)| *kind == self.kind && self.is_built_in())
     }
 
-    /// The version of the API that the object must have, if it has a different one. Items of a list have none.
+    /// The version of the API that the object must have, if it has a different one. Items of a list have no version.
     pub(super) fn needed_version(&self) -> Option<&'static str> {
         let (_, needed, _) = self.workload()?;
         (![needed, ""].contains(&self.api_version)).then_some(needed)
@@ -145,7 +146,8 @@ impl<'o> Object<'o> {
         match self.workload() {
             Some((.., path)) => vec![path.to_owned()],
             None if self.is_built_in() => Vec::new(),
-            // The containers of an object that is not a pod itself are only a part of its pods.
+            // A custom resource with `spec.containers` is not a pod: its controller makes pods that have more than
+            // these containers.
             None => self.shapes().filter(|path| !path.is_empty()).collect(),
         }
     }
@@ -157,7 +159,7 @@ impl<'o> Object<'o> {
         found.into_iter()
     }
 
-    /// Why the object may have pods that are in none of these templates; `None` if it has no other pods for sure.
+    /// Why the object may have pods that are in none of these templates; `None` if it certainly has no other pods.
     pub(super) fn doubt(&self, templates: &[String]) -> Option<String> {
         if self.kind == "Kustomization" {
             return Some(
@@ -185,7 +187,7 @@ impl<'o> Object<'o> {
     }
 }
 
-/// A field by which a part of the object reaches out of its pods, outside of the pod templates.
+/// The first field of [`REACHING`] in the value, outside of pod templates.
 fn reaching(value: &Value) -> Option<&'static str> {
     if has_containers(value) {
         return None;

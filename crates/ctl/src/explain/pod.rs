@@ -25,12 +25,12 @@ pub(super) struct ExplainedPod {
 struct ListedPod {
     id: String,
     metadata: PodSandboxMetadata,
-    /// The row of the pod, by the name that clients see; empty if it is unknown.
+    /// The handler that the list shows for the pod, which is the name of its row; empty if it is unknown.
     handler: String,
     backend: String,
     /// Whether the creation of the pod named no handler.
     by_default: bool,
-    /// The row that a new pod of this kind gets by the current routing table.
+    /// The row that a new pod of the same RuntimeClass would get by the current routing table; `None` if there is none.
     now: Option<Row>,
     default: String,
 }
@@ -155,7 +155,7 @@ impl ListedPod {
         ])
     }
 
-    /// The row that the pod was created by.
+    /// The row by which the pod was created, in words.
     fn then(&self) -> String {
         match self.handler.as_str() {
             "" => "an unknown row: the backend reports no handler, and criswitch did not create the pod"
@@ -167,7 +167,7 @@ impl ListedPod {
         }
     }
 
-    /// The place of a new pod of the same row, by the current table.
+    /// A sentence about the backend that a new pod of the same row would get by the current routing table.
     fn now(&self) -> String {
         match &self.now {
             None if self.handler.is_empty() => format!(

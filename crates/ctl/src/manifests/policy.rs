@@ -34,8 +34,8 @@ const POLICIES: [Policy; 2] = [
     },
 ];
 
-/// The policies of all handlers, each followed by its binding. Those of handlers with a kernel of their own come first,
-/// for they reject the most.
+/// The policies of all handlers, each followed by its binding. Policies for gVisor and Kata Containers come first,
+/// because they reject the most pods.
 pub(super) fn objects(table: &Table) -> Vec<Value> {
     let mut rows: Vec<_> = table
         .handlers
@@ -125,8 +125,8 @@ impl Policy {
     }
 }
 
-/// Whether users of this kind can meet the limit. The users of runc and crun do not meet the limits of runtimes in
-/// general, such as those of annotations for another runtime.
+/// Whether a policy for this kind should check the limit. Policies for runc and crun omit limits that other kinds
+/// share, such as the limit on annotations for a different runtime.
 fn is_met(limit: &Limit, kind: RuntimeKind) -> bool {
     let plain = [RuntimeKind::Runc, RuntimeKind::Crun];
     !plain.contains(&kind)

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tonic::{Code, Response, Status};
 
-/// The limit on a call: that of the kubelet.
+/// The time limit on a call, as long as the kubelet's.
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
-/// The limit on a pull of an image.
+/// The time limit on a pull of an image.
 pub(super) const PULL_LIMIT: Duration = Duration::from_secs(600);
 
 /// Why a call or another step failed.

@@ -27,8 +27,8 @@ pub(super) struct Run {
     pub(super) stop: Duration,
 }
 
-/// The usage of an idle pod. For a while after its start a pod uses more processor time than later, so windows follow
-/// one another until two of them agree.
+/// The usage of an idle pod. For a while after its start a pod uses more processor time than later. So the usage is
+/// read in consecutive windows of time until two windows in a row agree.
 pub(super) struct Idle {
     /// The usage at the end of the last window.
     pub(super) usage: PodUsage,
@@ -110,8 +110,9 @@ impl Cost {
         })
     }
 
-    /// Facts that the figures do not show: the part that no limit bounds, the growth of a guest, pages that are not
-    /// counted, and a pod that was not idle. The notes have the figures of the run with the most memory.
+    /// Facts that the figures do not show: the memory outside of the pod's cgroup, which no limit bounds; the memory
+    /// that a virtual machine may still use; file pages that the cgroups of other pods are charged for; and a pod that
+    /// was not idle. The notes have the figures of the run with the most memory.
     pub(super) fn notes(&self) -> Vec<String> {
         let runs = self.container.iter();
         let Some(run) = runs.max_by_key(|run| run.max_memory_bytes()) else {
@@ -154,7 +155,7 @@ impl Cost {
     }
 }
 
-/// The figures of all pods of a kind. Whole numbers of bytes are exact.
+/// The figures of all runs with the same kind of pod. `f64` represents these numbers of bytes exactly.
 fn pods(runs: &[Run]) -> Json {
     let processes: BTreeSet<&str> = runs
         .iter()
@@ -182,7 +183,7 @@ impl Run {
         self.idle.usage.total().memory_bytes
     }
 
-    /// The memory that the pod may use without its containers.
+    /// The memory that the idle pod uses, and the memory that its virtual machine may use in addition.
     fn max_memory_bytes(&self) -> u64 {
         self.memory_bytes() + self.free_in_guest_bytes.unwrap_or_default()
     }

@@ -79,7 +79,8 @@ fn spec(image: String, handler: &str) -> ImageSpec {
     }
 }
 
-/// Sorts images by the place of their name in [`WITH_SHELL`], then by size, and drops those without a name or shell.
+/// Sorts images by the place of their name in [`WITH_SHELL`], then by size, and keeps at most [`MOST`]. Drops pinned
+/// images, pause images and images without a name.
 fn chosen(images: Vec<Image>) -> Vec<Candidate> {
     let mut sorted: Vec<_> = images
         .iter()

@@ -6,7 +6,7 @@ use criswitch_platform::{Kernel, KernelReport};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-/// A userspace kernel names itself in its version or its log.
+/// The name that the userspace kernel of gVisor has in its release, its version or its log.
 const USERSPACE_KERNEL: &str = "gvisor";
 
 /// How a pod is isolated from the kernel of this machine.
@@ -147,8 +147,8 @@ fn promised(name: &str) -> Option<Isolation> {
     }
 }
 
-/// A warning if the kind in the row, or one of these names, the handler's own or the backend's name for it, promises a
-/// different isolation.
+/// A warning if the observed isolation is not the promised one. The `kind` in the row promises an isolation, else the
+/// name of the handler, else the backend's name for the handler.
 pub(super) fn broken_promise(
     kind: Option<RuntimeKind>,
     names: [&str; 2],
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_different_boot_id_means_a_virtual_machine() {
-        // Kata's kernel may have the release of the host's.
+        // Kata's kernel may have the same release as the kernel of the host.
         let observed = seen(kernel("6.12.9", Some("b")), true);
         assert_eq!(observed.isolation, Isolation::VirtualMachine);
         assert_eq!(observed.evidence.len(), 3);

@@ -13,10 +13,10 @@ use super::pod::TrialPod;
 use super::pods::{Stopped, TryPods};
 use super::steps::{self, Steps};
 
-/// The time after which two windows need not agree any more.
+/// After this time, the measurement ends even if two windows do not agree.
 const LONGEST_SETTLING: Duration = Duration::from_secs(60);
-/// Two windows agree if their processor times differ by less than this part of the larger one, or by one tick, in which
-/// the kernel counts the processes outside of cgroups.
+/// Two windows agree if their processor times differ by less than this part of the larger one, or by one tick, the unit
+/// in which the kernel counts the processor time of processes outside of cgroups.
 const AGREEMENT: f64 = 0.1;
 const TICK: Duration = Duration::from_millis(10);
 

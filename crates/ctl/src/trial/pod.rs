@@ -26,17 +26,20 @@ use tonic::Code;
 use super::call::{LIMIT, TryFailure, reply};
 use super::steps::Steps;
 
-/// The limit on all calls that remove a pod after a failure: a call that is not answered, and a second attempt.
+/// The time limit on all calls that remove a pod after a failure. It is long enough for a call without an answer and a
+/// second attempt.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(240);
-/// The number of removals of one pod, and the time between two of them.
+/// The number of attempts to remove a pod, and the time between two attempts.
 const REMOVALS: u32 = 20;
 const REMOVAL_PERIOD: Duration = Duration::from_millis(500);
-/// The time within which a line that a container wrote is in its log.
+/// The time within which the line that the container writes must be in the log, and the time between two reads of the
+/// log.
 const LOG_LIMIT: Duration = Duration::from_secs(30);
 const LOG_PERIOD: Duration = Duration::from_millis(20);
-/// The time between two lists of a backend that does not answer.
+/// The time between two lists while the backend does not answer.
 const FIND_PERIOD: Duration = Duration::from_millis(500);
-/// The time within which a runtime on a busy machine shows the end of a pod, and the time between two looks.
+/// The time within which a runtime on a busy machine reports the end of a pod, and the time between two calls for its
+/// status.
 const END_LIMIT: Duration = Duration::from_secs(10);
 const END_PERIOD: Duration = Duration::from_millis(50);
 /// The name of the container, and of its log.
@@ -108,7 +111,8 @@ impl LogFolder {
 
 impl Drop for LogFolder {
     fn drop(&mut self) {
-        // A directory that cannot be removed is in the directory for temporary files, which the system cleans.
+        // If the directory cannot be removed, the system removes it later, because it is in the directory for temporary
+        // files.
         fs::remove_dir_all(&self.0).ok();
     }
 }
@@ -404,7 +408,7 @@ impl<'a> TrialPod<'a> {
 
     async fn remove_once(&mut self) -> Result<(), TryFailure> {
         if self.container.is_some() {
-            // The removal of the pod also removes its containers, so only the result of that counts.
+            // The removal of the pod also removes its containers, so errors of these calls do not matter.
             self.stop_container().await.ok();
             self.remove_container().await.ok();
         }
@@ -440,7 +444,7 @@ impl<'a> TrialPod<'a> {
         Ok(listed.items.into_iter().next().map(|pod| pod.id))
     }
 
-    /// Whether the daemon's last list of the backend came from the backend.
+    /// Whether the backend is ready, and its part of the daemon's last list came from the backend, not from the cache.
     async fn backend_answers(&self) -> bool {
         self.daemon.state().await.is_ok_and(|state| {
             running::backend(&state, self.backend)

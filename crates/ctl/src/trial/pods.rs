@@ -1,4 +1,5 @@
-//! The pods of one handler. Each pod is removed in any case, and made again if something else stops it.
+//! The pods of one handler. Each pod is removed in any case. If something other than this command stops a pod, the work
+//! is repeated in a new pod.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -10,8 +11,9 @@ use super::call::TryFailure;
 use super::pod::{PodSettings, TrialPod};
 use super::steps::{CREATE_POD, Steps};
 
-/// The number of pods that are made if something else, such as a kubelet, stops them. On a busy machine a kubelet often
-/// comes before the end of a try. Fewer pods are made if that takes too long.
+/// The largest number of pods for the same work, if something else, such as a kubelet, stops each of them. On a busy
+/// machine, a kubelet often stops a pod before the work ends. After `LEAST` pods, further pods are made only within a
+/// time limit.
 const MOST: usize = 10;
 const LEAST: usize = 3;
 
@@ -29,7 +31,7 @@ pub(super) struct TryPods<'a> {
     pub(super) leftovers: &'a mut Vec<String>,
 }
 
-/// Why no pod was made.
+/// Why the work in a pod did not succeed.
 pub(super) enum Stopped {
     /// The step that failed, and why.
     Failed(String),
@@ -37,8 +39,8 @@ pub(super) enum Stopped {
 }
 
 impl TryPods<'_> {
-    /// Works in a new pod. If something else stops the pod, works in another one, after the first ones only within
-    /// `limit`. `attempts` counts the pods.
+    /// Runs `work` in a new pod, and removes the pod. If something else stops the pod, repeats this with a new pod: at
+    /// most [`MOST`] pods, and after [`LEAST`] pods only within `limit`. `attempts` counts the pods.
     pub(super) async fn with_pod<T>(
         &mut self,
         steps: &mut Steps,

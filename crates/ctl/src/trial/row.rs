@@ -10,7 +10,7 @@ use criswitch_platform::replace::{Access, replace};
 use serde_json::{Value as Json, json};
 use toml_edit::{DocumentMut, InlineTable, Item, TableLike, Value};
 
-/// The key of a row, and the keys of the overhead, in the order of a new row.
+/// The key of the overhead in a row, and the keys in the overhead, in the order in which a new overhead has them.
 const OVERHEAD: &str = "overhead";
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
 const BYTE_ORDER_MARK: &str = "\u{feff}";
@@ -157,7 +157,7 @@ fn with_line_ends_of(old: &str, changed: &str) -> String {
     format!("{}{}", mark.unwrap_or_default(), changed.replace('\n', end))
 }
 
-/// The row in braces for a row that is a string.
+/// The row as an inline table, for a row that is a string.
 fn in_braces(short: &Value) -> Value {
     let key = match short.as_str() {
         Some(text) if address::is_like(text) => "socket",
@@ -171,8 +171,8 @@ fn in_braces(short: &Value) -> Value {
     row
 }
 
-/// Changes a table. `change` also gets the text between a line and a key on the next line. In braces, the space or line
-/// before the closing brace stays there.
+/// Changes a table. In an inline table, the space or line end before the closing brace stays there. `change` also gets
+/// the text that ends the line before a key on a line of its own: a line end in an inline table, else nothing.
 fn change(table: &mut Item, change: impl FnOnce(&mut dyn TableLike, &str)) {
     match table {
         Item::Value(Value::InlineTable(table)) => {
@@ -256,7 +256,7 @@ mod tests {
             .collect()
     }
 
-    /// The text with an overhead of 10m and 27Mi in the row of kata.
+    /// Asserts that an overhead of 10m and 27Mi in the row of kata changes `text` to `expected`.
     #[track_caller]
     fn assert_edited(text: &str, expected: &str) {
         let quantities = overhead(&[("cpu", "10m"), ("memory", "27Mi")]);
@@ -303,7 +303,7 @@ mod tests {
                 "{ backend = \"new\", node_selector.disk = \"ssd\" }",
                 format!("{{ backend = \"new\", node_selector.disk = \"ssd\", {new} }}"),
             ),
-            // TOML 1.1 allows several lines.
+            // TOML 1.1 allows inline tables of several lines.
             (
                 "{\n  # its socket\n  backend = \"new\", # here\n  kind = \"kata\"\n}",
                 format!("{{\n  # its socket\n  backend = \"new\", # here\n  kind = \"kata\",\n  {new}\n}}"),

@@ -81,7 +81,7 @@ impl Steps {
     /// Prints a line, wrapped to the width of a terminal.
     pub(super) fn print(&self, line: &str) {
         if self.prints {
-            // A failed write must not keep the pod from its removal.
+            // A failed write must not prevent the removal of the pod.
             self.unprinted.set(is_read(&wrapped(line).into()).err());
         }
     }
@@ -125,7 +125,7 @@ fn line(name: &str, text: &str) -> String {
 
 /// A duration in milliseconds, with their fraction in microseconds.
 pub(super) fn milliseconds(time: Duration) -> f64 {
-    // The figure is exact up to a year.
+    // `f64` represents the microseconds of a year exactly.
     time.as_micros() as f64 / 1000.0
 }
 

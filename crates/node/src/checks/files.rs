@@ -12,7 +12,7 @@ use crate::root::Root;
 use crate::steps::{Change, Content, EXECUTABLE, PROGRAMS, PlannedStep};
 
 const MACHINE_ID: &str = "/etc/machine-id";
-/// The directory that only a running systemd has, and the paths of its program.
+/// The directory that exists only while systemd runs, and the paths of systemd's program.
 const RUNNING: &str = "/run/systemd/system";
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
 /// Files of a package, or of a manual installation.
@@ -22,8 +22,8 @@ const INSTALLED: [&str; 4] = [
     "/lib/systemd/system/criswitch.service",
 ];
 
-/// Operating systems whose files criswitch cannot change for good, by `ID` in os-release, each with the way that exists
-/// there.
+/// Operating systems on which changes of files do not last: the `ID` in os-release, the reason, and the way to set up
+/// criswitch there.
 const IMMUTABLE: [(&str, &str, &str); 3] = [
     (
         "bottlerocket",
@@ -124,7 +124,7 @@ pub(super) fn package(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec
     )])
 }
 
-/// The file if it exists, else the first directory above it that does.
+/// The file if it exists, else the nearest directory above it that exists.
 fn existing_part(root: &Root<'_>, path: &str) -> PathBuf {
     let real = root.at(Path::new(path));
     real.ancestors()
@@ -140,7 +140,8 @@ fn contents(planned: &[PlannedStep]) -> impl Iterator<Item = (&Change, &Content)
         .filter_map(|change| Some((change, change.content.as_ref()?)))
 }
 
-/// Files that are not below the root of the machine, because an absolute link leads there from a directory above them.
+/// Files that would be outside of the root of the machine, because a directory above them is a symbolic link, and files
+/// that cannot be made, because a file is in the place of their directory.
 pub(super) fn outside(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Option<Vec<Finding>> {
     let root = facts.root.at(Path::new("/")).canonicalize();
     let places = contents(planned)
@@ -156,7 +157,8 @@ pub(super) fn outside(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Opti
     Some(vec![Finding::new(places, what, "")])
 }
 
-/// Programs that would not run. The programs of an earlier version beside them would not run again, either.
+/// Programs that could not run. The programs of an earlier version, which are in the same file system, could not be
+/// started again either.
 pub(super) fn no_exec(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Option<Vec<Finding>> {
     let places = contents(planned)
         .filter(
@@ -170,8 +172,8 @@ pub(super) fn no_exec(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Opti
     Some(vec![Finding::new(places, what, "mounting it with exec")])
 }
 
-/// Files in the way. A setting in a file of the kubelet is changed on purpose, and a link to another version of
-/// criswitch is of this command.
+/// Existing files that would be replaced. Files of the kubelet are not reported, because their settings are changed on
+/// purpose. A link to another version of criswitch is not reported either, because this command made it.
 pub(super) fn existing(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Option<Vec<Finding>> {
     let layout = facts.layout.as_ref();
     let in_the_way = contents(planned)
@@ -189,7 +191,8 @@ pub(super) fn existing(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Opt
     Some(vec![Finding::new(in_the_way, what, "moving it")])
 }
 
-/// The file of the labels, if somebody else has written it. criswitch would replace it, and an undo removes it.
+/// The file of the labels, if another program has written it. criswitch would replace the file, and an undo would
+/// remove it.
 fn foreign_labels(facts: &MachineFacts<'_>) -> Option<String> {
     let file = facts.wanted.as_ref().ok()?.config.labels_file.as_ref()?;
     let text = facts.root.text(file).ok()??;

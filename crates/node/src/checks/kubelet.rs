@@ -17,7 +17,7 @@ use crate::unit::Unit;
 const OLDEST: u32 = 31;
 /// The oldest minor version for which k3s and RKE2 read kubelet drop-ins. Source: the documentation of k3s.
 const OLDEST_OF_RANCHER: u32 = 32;
-/// Linux' unit of the times in `/proc/PID/stat`, for all processors of Kubernetes.
+/// The unit of the times in `/proc/PID/stat`. Linux uses this value on all architectures that Kubernetes supports.
 const TICKS_PER_SECOND: u64 = 100;
 /// The field of `/proc/PID/stat` with the start, counted after the name of the program.
 const START_FIELD: usize = 19;
@@ -73,7 +73,8 @@ pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec
     }])
 }
 
-/// A kubelet whose previous endpoint no journal has: an undo could only take criswitch away from it.
+/// A kubelet that uses criswitch, but whose previous endpoint is not in the journal: an undo could not restore the
+/// endpoint.
 pub(super) fn endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let is_foreign = facts.uses_criswitch() && !facts.has_set_endpoint;
     let what = "the kubelet uses criswitch already, so an undo would leave it without a runtime";

@@ -29,7 +29,7 @@ fn answered<'f>(facts: &'f MachineFacts<'_>) -> Vec<(&'f str, &'f Probed)> {
     }
 }
 
-/// An unknown finding about the backends whose pods are not known.
+/// A finding about the backends that do not answer, so that their pods are not known.
 fn silent(facts: &MachineFacts<'_>) -> Finding {
     let places = facts
         .wanted
@@ -100,7 +100,7 @@ pub(super) fn shared(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<
     Some(findings)
 }
 
-/// Shims and runc keep these folders, whatever `state` is in the configuration of a containerd.
+/// Shims and runc use these directories whatever the value of `state` is in containerd's configuration.
 pub(super) fn containerd_state(
     facts: &MachineFacts<'_>,
     _: &[PlannedStep],

@@ -15,7 +15,7 @@ pub(super) enum JournalRecord {
     Begin(Generation),
     /// The action of this name begins, in the stage of this number.
     Act { stage: usize, step: String },
-    /// A step has failed, so that the last generation is undone.
+    /// A step has failed, so the last generation will be undone.
     Failed(ApplyFailure),
     /// All changes of the last generation are made.
     Complete,

@@ -96,7 +96,7 @@ pub fn show(path: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     path.display().fmt(f)
 }
 
-/// The address as the kubelet and crictl take it.
+/// The address in the form that the kubelet and crictl accept.
 pub fn endpoint(path: &Path) -> String {
     format!("unix://{}", path.display())
 }

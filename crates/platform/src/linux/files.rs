@@ -20,7 +20,7 @@ const HARMLESS: OFlags = OFlags::NONBLOCK
     .union(OFlags::CLOEXEC);
 /// These flags keep open(2) from following a link, and from waiting for the other end of a pipe.
 pub(super) const NO_LINK: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK);
-/// The bits of a mode that are not the kind of file.
+/// The bits of a mode without the bits for the file type.
 const MODE: u32 = 0o7777;
 /// The limit of Linux on the names of all extended attributes of a file, and on each value, in bytes.
 const MOST_EXTENDED: usize = 1 << 16;
@@ -103,7 +103,7 @@ pub fn make_directories(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(mode).create(path)
 }
 
-/// A file whose lock stands for the lock of a directory: the directory itself.
+/// Opens the file that is locked in order to lock a directory: the directory itself.
 ///
 /// # Errors
 /// If the directory cannot be opened.
@@ -188,12 +188,12 @@ impl Attributes {
         let [uid, gid] = self.owner;
         std::os::unix::fs::fchown(file, Some(uid), Some(gid))?;
         if let Some(extended) = &self.extended {
-            // A default list of access of the directory, for example.
+            // For example, the default ACL of the directory.
             let given = names(|names| rustix::fs::flistxattr(file, names))?;
             let is_other =
                 |name: &&String| !name.starts_with(SECURITY) && !extended.contains_key(*name);
             for name in given.iter().filter(is_other) {
-                // Some file systems keep theirs.
+                // Errors are ignored, because some file systems do not allow the removal of their attributes.
                 rustix::fs::fremovexattr(file, name.as_str()).ok();
             }
         }

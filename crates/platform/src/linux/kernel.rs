@@ -4,12 +4,12 @@ use std::fs;
 
 use crate::{Kernel, KernelReport};
 
-/// Whether pods of this system have settings of Linux.
+/// Whether this system is Linux, so that its pods have Linux settings.
 pub const IS_LINUX: bool = true;
 /// Keeps a container running. The container first writes `$0` to its log.
 const KEEP: &str = "echo \"$0\"; exec sleep 3600";
-/// Prints what a container sees of its kernel, one `key=value` in each line. Uses only what the shell itself has, apart
-/// from `dmesg`: gVisor has its name there.
+/// Prints what a container sees of its kernel, one `key=value` in each line. Uses only commands of the shell itself,
+/// apart from `dmesg`, whose output has the name of gVisor.
 const LOOK: &str = "\
 show() { [ -r \"$2\" ] && read -r line <\"$2\" && echo \"$1=$line\"; }
 show version /proc/version

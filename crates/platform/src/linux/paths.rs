@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 pub const CONFIG: &str = "/etc/criswitch/criswitch.toml";
 /// The socket that criswitch listens on.
 pub const LISTEN: &str = "/run/criswitch/criswitch.sock";
-/// The address of a backend, as an example.
+/// An example address of a backend.
 pub const BACKEND: &str = "/run/containerd/containerd.sock";
-/// The same, as a file has it.
+/// The example address of a backend, as written in a configuration file.
 pub const BACKEND_EXAMPLE: &str = "\"/run/containerd/containerd.sock\"";
-/// A directory for the state of this boot, and one for the state that survives a reboot, as a file has them.
+/// Example directories for the state of this boot and for the state that survives a reboot, as written in a
+/// configuration file.
 pub const STATE_EXAMPLES: [&str; 2] = ["\"/run/criswitch/state\"", "\"/var/lib/criswitch\""];
 
-/// A feature file of node-feature-discovery, as a configuration file has it.
+/// An example feature file of node-feature-discovery, as written in a configuration file.
 pub const LABELS_EXAMPLE: &str = "\"/etc/kubernetes/node-feature-discovery/features.d/criswitch\"";
 
 /// The well-known addresses of backends in the order of precedence, and the names of the backends there.
@@ -28,7 +29,7 @@ pub const WELL_KNOWN: &[(&str, &str)] = &[
     ("microk8s", "/var/snap/microk8s/common/run/containerd.sock"),
 ];
 
-/// The path without the link `/var/run`, which leads to `/run` on every machine.
+/// The path without the link `/var/run`, which points to `/run` on every machine.
 pub fn in_run(path: &Path) -> PathBuf {
     let rest = path.strip_prefix("/var/run");
     rest.map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))

@@ -44,8 +44,8 @@ pub fn shutdown() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Handles the signals that end a command: those of [`shutdown`], and that of a terminal that is closed. The future
-/// completes at the first one. Needs a tokio runtime.
+/// Handles the signals that end a command: the signals of [`shutdown`], and SIGHUP, which a closed terminal sends. The
+/// future completes at the first one. Needs a tokio runtime.
 ///
 /// # Errors
 /// If the signals cannot be handled.
@@ -113,7 +113,7 @@ pub fn boot() -> io::Result<(String, String)> {
     Ok((id.trim().to_owned(), machine.trim().to_owned()))
 }
 
-/// The time since the boot. The wall clock may jump meanwhile.
+/// The time since the boot. Unlike the wall clock, it does not jump.
 pub fn uptime() -> Duration {
     Uptime::current().map_or(Duration::MAX, |up| up.uptime_duration())
 }

@@ -20,10 +20,11 @@ const LISTENS: &[u8] = b"00010000";
 const FLAGS: usize = 3;
 const INODE: usize = 6;
 
-/// The sockets of `wanted` in init's network namespace that a process still serves although new connections to their
-/// paths do not reach it: another process has bound the path later, or the file was removed or belongs to no process
-/// any more. Only a connection shows the last case, so it is found only for the paths that `dials` selects. Only the
-/// paths of init's file systems count: a container may have the same path in a file system of its own.
+/// The sockets in init's network namespace, at paths that `wanted` accepts, on which a process listens that new
+/// connections do not reach. Either another process has bound the path later, or the file was removed, or the file
+/// belongs to a socket that no process has open. Only an attempt to connect shows the last case, so it is found only
+/// for paths that `dials` accepts. Only paths in init's file systems count: a container may have the same path in its
+/// own file system.
 ///
 /// # Errors
 /// If the kernel does not show its sockets, or not the processes of the sockets in question.
@@ -84,7 +85,8 @@ fn listens_at(line: &[u8]) -> Option<(PathBuf, u64)> {
     (listens && path.is_absolute()).then(|| (in_run(path), inode))
 }
 
-/// The process with the lowest id that has each socket open. A socket whose process has ended meanwhile has none.
+/// For each socket, the process with the lowest id that has the socket open. A socket whose process has ended meanwhile
+/// is missing.
 fn servers(sockets: &HashSet<u64>) -> io::Result<HashMap<u64, SocketProcess>> {
     let mut servers = HashMap::new();
     let mut is_hidden = false;

@@ -2,7 +2,8 @@
 //! the processes outside of these cgroups that run for the pod, such as its shim.
 //!
 //! A runtime puts the id of a pod or container, 64 hex digits, into the name of its cgroup and into the arguments of
-//! the processes that it starts for it. A command that names the id, such as `crictl exec`, counts too while it runs.
+//! the processes that it starts for this pod or container. A command that names the id, such as `crictl exec`, counts
+//! too while it runs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -77,7 +78,7 @@ impl Machine {
     }
 
     /// The memory and processor time that the pod uses now. `ids` are the ids of the pod and of its containers.
-    /// `parent` is the pod's cgroup parent; without one, all cgroups with an id count as the pod's.
+    /// `parent` is the pod's cgroup parent; if it is `None`, all cgroups with an id count as the pod's.
     ///
     /// # Errors
     /// A file cannot be read, or the machine has neither a cgroup nor a process of the pod.
@@ -98,8 +99,8 @@ impl Machine {
         })
     }
 
-    /// The processes that have an id in their arguments, and their descendants, without those in cgroups of the pod.
-    /// Also returns the proportional set size of the processes in these cgroups.
+    /// The processes that have an id in their arguments, and their descendants. Processes in cgroups of the pod are not
+    /// included, but their proportional set size is also returned.
     fn processes_of(&self, ids: &[&str]) -> io::Result<(Vec<ProcessUsage>, u64)> {
         let all = all_processes_with_root(&self.proc).map_err(io_error)?;
         let mut candidates = Vec::new();
@@ -134,7 +135,8 @@ impl Machine {
 }
 
 impl Hierarchy {
-    /// Prefers cgroup v1. A machine with both has its controllers there, and an empty mount of cgroup v2.
+    /// Prefers cgroup v1. A machine with both versions has its controllers in cgroup v1, and an empty mount of cgroup
+    /// v2.
     fn of(root: &Path, mounts: &[MountInfo]) -> Option<Hierarchy> {
         let [memory, cpu] = [MEMORY, CPU].map(|name| {
             mounts
@@ -149,7 +151,7 @@ impl Hierarchy {
         unified.map(|mount| Hierarchy::V2(place(root, mount)))
     }
 
-    /// The cgroups of a pod: those in its cgroup parent, and the others.
+    /// The cgroups of a pod: first the cgroups in the pod's cgroup parent, then all others.
     fn cgroups_of(&self, ids: &[&str], parent: Option<&str>) -> io::Result<[Cgroups; 2]> {
         let (memory, cpu) = match self {
             Hierarchy::V1 { memory, cpu } => (memory, cpu),
@@ -241,7 +243,7 @@ fn chosen<'c>(candidates: &'c [CandidateProcess], ids: &[&str]) -> Vec<&'c Candi
         .collect()
 }
 
-/// The topmost cgroups of a pod below `directory`: those in its cgroup parent, and the others.
+/// The topmost cgroups of a pod below `directory`: first the cgroups in the pod's cgroup parent, then all others.
 fn divided(
     directory: &Path,
     ids: &[&str],
@@ -253,8 +255,8 @@ fn divided(
         .partition(|cgroup| parent.is_none() || cgroup.parent() == parent.as_deref()))
 }
 
-/// The cgroups below `directory` whose names have an id, without those below such a cgroup: the kernel counts each
-/// cgroup together with those below it.
+/// The cgroups below `directory` whose names have an id. Cgroups below such a cgroup are not included, because the
+/// kernel counts a cgroup together with the cgroups below it.
 fn topmost(directory: &Path, ids: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut directories = vec![directory.to_owned()];

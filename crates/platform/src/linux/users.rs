@@ -9,11 +9,11 @@ pub type UserId = u32;
 
 /// The configuration key with the users that may connect.
 pub const KEY: &str = "allow_uids";
-/// Its default.
+/// The default value of [`KEY`].
 pub const DEFAULT: &str = "[0]";
-/// An example of its value.
+/// An example value of [`KEY`].
 pub const EXAMPLE: &str = "";
-/// Its description.
+/// The description of [`KEY`].
 pub const HELP: &str = "The numeric ids of users that may connect, in addition to root and the user of \
     criswitch. Such a user has the power of root on this node: pods can be privileged. docs/security.md says how \
     criswitch keeps other users out. If systemd holds the socket, add a drop-in (docs/operations.md).";
@@ -21,7 +21,7 @@ pub const HELP: &str = "The numeric ids of users that may connect, in addition t
 pub const ARE_INTEGERS: bool = true;
 /// The words of the error about an invalid user.
 pub const A_USER_ID: &str = "a user id";
-/// The hint of this error.
+/// The hint in the error about an invalid user.
 pub const USER_ID_HINT: &str = "0 to 4294967294";
 
 /// The users that may connect if no file has [`KEY`].
@@ -46,7 +46,7 @@ pub fn logged(user: UserId) -> impl tracing::Value {
 
 /// An example of the user of a backend.
 pub const BACKEND_EXAMPLE: &str = "\"1000\"";
-/// The description of the key with this user.
+/// The description of the key `user` of a backend.
 pub const BACKEND_HELP: &str = "The user (a name of `/etc/passwd` or a number) whose process serves the socket. \
     criswitch warns about a process of any other user, except root and the user of criswitch.";
 

@@ -81,7 +81,7 @@ pub fn show(path: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str(&endpoint(path))
 }
 
-/// The address as the kubelet and crictl take it.
+/// The address in the form that the kubelet and crictl accept.
 pub fn endpoint(path: &Path) -> String {
     format!("npipe://{}", path.display().to_string().replace('\\', "/"))
 }

@@ -10,7 +10,7 @@ use crate::{Attributes, FreeSpace};
 
 /// Opens a link instead of its target (`FILE_FLAG_OPEN_REPARSE_POINT`).
 const NO_LINK: u32 = 0x0020_0000;
-/// The file whose lock stands for the lock of a directory. Windows cannot lock a directory.
+/// The file that is locked in order to lock a directory, because Windows cannot lock a directory.
 const LOCK: &str = "criswitch.lock";
 
 /// Opens a file that an administrator names, for reading.
@@ -64,7 +64,7 @@ pub fn make_directories(path: &Path, _: u32) -> io::Result<()> {
     fs::create_dir_all(path)
 }
 
-/// A file whose lock stands for the lock of a directory.
+/// Opens the file that is locked in order to lock a directory.
 ///
 /// # Errors
 /// If the file cannot be opened or created.
@@ -100,7 +100,7 @@ pub fn mode(_: &Metadata) -> u32 {
     0
 }
 
-/// Nodes of Windows are not changed by criswitch.
+/// Not supported, because criswitch does not change Windows nodes.
 ///
 /// # Errors
 /// Always.
@@ -109,7 +109,7 @@ pub fn runs_no_programs(_: &Path) -> io::Result<bool> {
 }
 
 impl Attributes {
-    /// Nodes of Windows are not changed by criswitch.
+    /// Not supported, because criswitch does not change Windows nodes.
     ///
     /// # Errors
     /// Always.
@@ -126,7 +126,7 @@ impl Attributes {
         }
     }
 
-    /// Nodes of Windows are not changed by criswitch.
+    /// Not supported, because criswitch does not change Windows nodes.
     ///
     /// # Errors
     /// Always.
@@ -135,7 +135,7 @@ impl Attributes {
     }
 }
 
-/// Nodes of Windows are not changed by criswitch.
+/// Not supported, because criswitch does not change Windows nodes.
 ///
 /// # Errors
 /// Always.

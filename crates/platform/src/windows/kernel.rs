@@ -2,7 +2,7 @@
 
 use crate::{Kernel, KernelReport};
 
-/// Whether pods of this system have settings of Linux.
+/// Whether this system is Linux, so that its pods have Linux settings.
 pub const IS_LINUX: bool = false;
 
 /// The command of a container that writes `mark` to its log and then does nothing.

@@ -1,5 +1,5 @@
-//! Listens on a named pipe. Only the users that it is for can open the pipe, and a pipe that another process serves is
-//! never joined.
+//! Listens on a named pipe. Only the allowed users can open the pipe, and criswitch never joins a pipe that another
+//! process serves.
 
 use std::ffi::OsStr;
 use std::io;
@@ -79,7 +79,7 @@ impl SocketFile {
 }
 
 impl Acceptor {
-    /// Waits for the next client. A next instance of the pipe exists when this returns.
+    /// Waits for the next client. When this returns, the next instance of the pipe exists already.
     ///
     /// # Errors
     /// If a next instance of the pipe cannot be created.

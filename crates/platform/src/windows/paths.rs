@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 pub const CONFIG: &str = r"C:\ProgramData\criswitch\criswitch.toml";
 /// The pipe that criswitch listens on.
 pub const LISTEN: &str = "npipe:////./pipe/criswitch";
-/// The address of a backend, as an example.
+/// An example address of a backend.
 pub const BACKEND: &str = "npipe:////./pipe/containerd-containerd";
-/// The same, as a file has it.
+/// The example address of a backend, as written in a configuration file.
 pub const BACKEND_EXAMPLE: &str = "\"npipe:////./pipe/containerd-containerd\"";
 /// The directories for the state of this boot, and for the state that survives a reboot.
 const STATE: [&str; 2] = [
     r"C:\ProgramData\criswitch\runtime",
     r"C:\ProgramData\criswitch\state",
 ];
-/// The same, as a file has them.
+/// Example directories for the state, as written in a configuration file.
 pub const STATE_EXAMPLES: [&str; 2] = [
     r"'C:\ProgramData\criswitch\runtime'",
     r"'C:\ProgramData\criswitch\state'",
 ];
 
-/// A file for the labels of the node, as a configuration file has it.
+/// An example file for the labels of the node, as written in a configuration file.
 pub const LABELS_EXAMPLE: &str = r"'C:\ProgramData\criswitch\labels'";
 
 /// The well-known addresses of backends in the order of precedence, and the names of the backends there.
@@ -30,7 +30,7 @@ pub const WELL_KNOWN: &[(&str, &str)] = &[
     ("cri-dockerd", "npipe:////./pipe/cri-dockerd"),
 ];
 
-/// The path: Windows has no such link.
+/// The path, unchanged: Windows has no link `/var/run`.
 pub fn in_run(path: &Path) -> PathBuf {
     path.to_owned()
 }

@@ -33,7 +33,7 @@ const MAX_HANDLES: f64 = 16_777_216.0;
 /// The Unix epoch in seconds since the epoch of Windows, which is the year 1601.
 const UNIX_EPOCH_SECONDS: f64 = 11_644_473_600.0;
 
-/// Handles the events that end a command, which are those of [`shutdown`].
+/// Handles the events that end a command. They are the same events as in [`shutdown`].
 ///
 /// # Errors
 /// If the events cannot be handled.
@@ -118,7 +118,7 @@ pub fn boot() -> io::Result<(String, String)> {
     Ok((boot_id()?, machine.unwrap_or_default()))
 }
 
-/// The time since the boot. The wall clock may jump meanwhile.
+/// The time since the boot. Unlike the wall clock, it does not jump.
 pub fn uptime() -> Duration {
     Duration::from_millis(GetTickCount64())
 }

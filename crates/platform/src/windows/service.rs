@@ -115,7 +115,7 @@ fn report(state: ServiceState, limit: Duration, code: u32) {
         process_id: None,
     };
     if let Some(manager) = MANAGER.get() {
-        // The service manager may be gone while Windows shuts down.
+        // The service manager may have ended already while Windows shuts down.
         manager.set_service_status(status).ok();
     }
 }
@@ -130,8 +130,8 @@ pub(super) async fn changed() {
     RELOAD.notified().await;
 }
 
-/// The log file of the service, which has no standard error. Has at most [`LARGEST_LOG`] bytes, and so has the previous
-/// log file beside it.
+/// The log file of the service, because a service has no standard error. The log file has at most [`LARGEST_LOG`]
+/// bytes, and so has the previous log file beside it.
 #[derive(Debug)]
 pub(super) struct LogFile {
     file: File,

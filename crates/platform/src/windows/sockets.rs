@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::LostSocket;
 
-/// Windows lets no second process take the name of a pipe.
+/// Finds none, because Windows lets no second process take the name of a pipe.
 ///
 /// # Errors
 /// Never.

@@ -26,18 +26,18 @@ pub type UserId = Sid;
 
 /// The configuration key with the users that may connect.
 pub const KEY: &str = "allow_sids";
-/// Its default.
+/// The default value of [`KEY`].
 pub const DEFAULT: &str = "[]";
-/// An example of its value.
+/// An example value of [`KEY`].
 pub const EXAMPLE: &str = "[\"S-1-5-32-544\"]";
-/// Its description.
+/// The description of [`KEY`].
 pub const HELP: &str = "The SIDs of users and groups that may connect, in addition to SYSTEM and the \
     administrators. A user that may connect has the power of an administrator on this node: pods can be privileged.";
 /// Whether the users in the configuration are integers, not strings.
 pub const ARE_INTEGERS: bool = false;
 /// The words of the error about an invalid user.
 pub const A_USER_ID: &str = "a security identifier (SID)";
-/// The hint of this error.
+/// The hint in the error about an invalid user.
 pub const USER_ID_HINT: &str = "\"S-1-5-32-544\"";
 
 /// The users that may connect if no file has [`KEY`].
@@ -136,7 +136,7 @@ pub fn logged(user: UserId) -> impl tracing::Value {
 
 /// An example of the user of a backend.
 pub const BACKEND_EXAMPLE: &str = "\"S-1-5-19\"";
-/// The description of the key with this user.
+/// The description of the key `user` of a backend.
 pub const BACKEND_HELP: &str = "The security identifier (SID) of the user whose process serves the pipe. \
     criswitch warns about a process of any other user, except SYSTEM, administrators and the user of criswitch.";
 
@@ -186,8 +186,8 @@ impl Users {
 }
 
 impl Peer {
-    /// Whether the client counts as an administrator. Every client does whose user is unknown: the pipe's security
-    /// descriptor has admitted it.
+    /// Whether the client counts as an administrator. A client whose user is unknown counts too, because the pipe's
+    /// security descriptor has admitted the client.
     pub fn is_own(&self) -> bool {
         self.uid.is_none_or(is_own)
     }

@@ -85,7 +85,7 @@ fn one_image(reference: &str, mut said: Vec<StoreAnswer>) -> Result<Reply, Faile
 ///
 /// The answer is "present" if every store that the pod likely uses has the image, and no store has a different one.
 /// Otherwise the answer is "absent": the kubelet then pulls the image, and the pull names the pod. A pod that asks
-/// again without a pull never pulls. Such a pod gets the image of a store that has it.
+/// again without a pull will never pull, so it gets the image of a store that has it.
 pub(crate) async fn find_for_some_pod(
     requests: &Mutex<PodRequests>,
     call: &Call,
@@ -130,9 +130,9 @@ pub(crate) async fn find_for_some_pod(
 }
 
 /// Asks `backends` for the image that `call` names. If the name is a whole id, asks again for the other form of the id,
-/// with or without `sha256:`. Asks all stores again that are not late, if none has the image. Otherwise asks only the
-/// stores that returned an error, because CRI-O treats containerd's form of an id as a name without a registry, and
-/// returns an error if no registries are configured for such names.
+/// with or without `sha256:`. If no store has the image, the second question goes to all stores that are not late.
+/// Otherwise it goes only to the stores that returned an error, because CRI-O treats containerd's form of an id as a
+/// name without a registry, and returns an error if no registries are configured for such names.
 pub(super) async fn ask_in_any_form(
     call: &Call,
     backends: &[Arc<Backend>],

@@ -50,8 +50,8 @@ async fn listed(call: &Call, backend: &Arc<Backend>) -> Result<Share, Failed> {
     }
 }
 
-/// Removes a security profile from the stores that list it: a store that does not have it delays no removal. Fails if a
-/// store gives no list, after the removal from the others.
+/// Removes a security profile from the stores that list it, so that a store without the profile does not delay the
+/// removal. If a store returns no list, removes the profile from the other stores, and then fails.
 pub(crate) async fn remove(call: &Call, backends: &[Arc<Backend>]) -> Result<Reply, Failed> {
     let message = call.message();
     let digest = protobuf::string(&message, PROFILE_DIGEST)

@@ -1,8 +1,9 @@
 //! `RemoveImage` with several stores. Removes only the image that the request names, and only from stores where no
 //! container uses the image and no pod is about to use it.
 //!
-//! The kubelet has one age for an image id, that of the oldest copy. So its garbage collection spares a new image only
-//! if no other store has the image. criswitch knows for each store which pods have just got the image.
+//! The kubelet knows one age for an image id, the age of the oldest copy. So its garbage collection may remove a new
+//! copy of an image that a different store has had for long. criswitch prevents that, because it knows for each store
+//! which pods have just got the image.
 //!
 //! criswitch first asks every store for the image. If any store lists exactly the requested id, only stores that list
 //! this id get the request. Otherwise containerd would remove its own copy of the image too, because containerd also

@@ -32,7 +32,8 @@ pub(super) struct StoreAnswer {
     live: Arc<Live>,
     /// The image in the store's answer, else in its cached list.
     pub image: Stored,
-    /// Whether the store did not answer in time and criswitch used its cached list.
+    /// Whether the store gave no answer to a question with [`Wait::ListTimeout`], so that the caller may ask again with
+    /// [`Wait::Answer`].
     pub is_late: bool,
     /// Whether the store did not answer in time, and the client is not the cause.
     is_overdue: bool,
@@ -63,10 +64,10 @@ pub(super) struct ImageProperties {
 /// How long criswitch waits for a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// At most the store's `list_timeout`, if the store has a cached list. Otherwise as for `Answer`. The caller may
-    /// then wait longer.
+    /// At most the store's `list_timeout` if the store has a cached list, otherwise like `Answer`. The caller may wait
+    /// again, with `Answer`.
     ListTimeout,
-    /// The same, but the caller does not wait longer: a store without an answer is late with the call.
+    /// Like `ListTimeout`, but the caller does not wait again: a store that has not answered is late with the call.
     OnlyListTimeout,
     /// At most [`NEEDED_LIMIT`], because only the answer shows that an image is absent.
     Answer,

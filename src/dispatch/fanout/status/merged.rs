@@ -32,7 +32,7 @@ const LONGEST_FAULTS: usize = 16 << 10;
 /// - `info` is added as criswitch's own entry. Without `info`, the default backend's info is dropped.
 ///
 /// # Errors
-/// If a status is malformed; see `readable`.
+/// If a status is malformed.
 pub fn merged(
     table: &Table,
     said: &[StatusAnswer],
