@@ -1,7 +1,5 @@
 //! The compiled interface has exactly the facts of `runtime.v1` that tests/data/cri-1.38.json states.
 //!
-//! The code in `proto/generated` is the code for the .proto files.
-//!
 //! The interface and the facts are both converted to a flat list with one fact per line, so that each difference is one
 //! line.
 #![allow(
@@ -17,8 +15,6 @@ mod changes;
 mod compiled;
 #[path = "interface/facts.rs"]
 mod facts;
-#[path = "interface/generated.rs"]
-mod generated;
 #[path = "interface/proto.rs"]
 mod proto;
 

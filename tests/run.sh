@@ -305,7 +305,10 @@ many_tests() {
 # A test checks the manual pages with mandoc, but only if mandoc is installed.
 run_tests() {
   install mandoc || return
-  many_tests --no-fail-fast
+  local code=0
+  many_tests --no-fail-fast || code=$?
+  many_tests -p criswitch-proto || code=$?
+  return "$code"
 }
 
 # Builds the programs of the real suite in the background, and then the releases, which are needed later. Debian's

@@ -1,4 +1,4 @@
-//! The interface as protox compiled it.
+//! The interface as `crates/proto` compiled it.
 
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
