@@ -20,9 +20,9 @@
 #
 # TARGET limits the programs to some of Rust's targets. The same sources and the same toolchain give the same bytes,
 # whatever the folders are. `package/tools.sh` installs the programs that this script needs. CRISWITCH_COMMIT names the
-# commit of sources that are not a clean git work tree. Builds in ${CARGO_TARGET_DIR:-target/package}. If anything fails,
-# FOLDER stays as it was. Tests save time: CRISWITCH_PROFILE names a profile of Cargo.toml that builds faster than
-# `release`, and CRISWITCH_THIRD_PARTY names a file with the texts of the licences.
+# commit of sources that are not a clean git work tree. Build results are in ${CARGO_TARGET_DIR:-target/package}. If
+# anything fails, FOLDER stays as it was. Tests save time: CRISWITCH_PROFILE names a profile of Cargo.toml that builds
+# faster than `release`, and CRISWITCH_THIRD_PARTY names a file with the texts of the licences.
 set -euo pipefail
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -203,7 +203,7 @@ windows() {
   (cd "$WORK" && find "$name" | sort | zip --quiet -X -@ "$OUT/$name.zip")
 }
 
-# sbom TARGET
+# sbom TARGET: writes the SBOM of the programs for the target.
 sbom() {
   local sums
   sums=$(awk -F '"' '/^name = / {name = $2} /^version = / {version = $2} /^checksum = / {print name " " version, $2}' Cargo.lock |

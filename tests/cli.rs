@@ -15,13 +15,13 @@
 mod config_files;
 #[path = "support/support.rs"]
 mod support;
-#[cfg(unix)] // systemd is a program of Linux.
+#[cfg(unix)] // systemd runs on Linux only.
 #[path = "support/systemd.rs"]
 mod systemd;
 
 #[path = "cli/backend_unreachable.rs"]
 mod backend_unreachable;
-#[cfg(unix)] // The journal is a part of Linux.
+#[cfg(unix)] // The journal exists on Linux only.
 #[path = "cli/bundle.rs"]
 mod bundle;
 #[cfg(unix)] // Windows has no cgroups.
@@ -29,18 +29,18 @@ mod bundle;
 mod cgroups;
 #[path = "cli/check.rs"]
 mod check;
-#[cfg(unix)] // The well-known pipes are in no directory.
+#[cfg(unix)] // The tests have a directory of sockets, but pipes are in no directory.
 #[path = "cli/consequences.rs"]
 mod consequences;
 #[path = "cli/control_characters.rs"]
 mod control_characters;
-#[cfg(unix)] // The well-known pipes are in no directory.
+#[cfg(unix)] // The tests have a directory of sockets, but pipes are in no directory.
 #[path = "cli/discover.rs"]
 mod discover;
-#[cfg(unix)] // The well-known pipes are in no directory.
+#[cfg(unix)] // The tests have a directory of sockets, but pipes are in no directory.
 #[path = "cli/discover_places.rs"]
 mod discover_places;
-#[cfg(unix)] // The well-known pipes are in no directory.
+#[cfg(unix)] // The tests have a directory of sockets, but pipes are in no directory.
 #[path = "cli/discover_write.rs"]
 mod discover_write;
 #[path = "cli/documented.rs"]
@@ -62,10 +62,10 @@ mod explain_running;
 mod facts;
 #[path = "cli/forget.rs"]
 mod forget;
-#[cfg(unix)] // FUSE is a part of Linux.
+#[cfg(unix)] // FUSE exists on Linux only.
 #[path = "cli/hanging_file_system.rs"]
 mod hanging_file_system;
-#[cfg(unix)] // The plug-in is a script for a shell.
+#[cfg(unix)] // The plug-in is a shell script.
 #[path = "cli/kubectl.rs"]
 mod kubectl;
 #[cfg(unix)] // node-feature-discovery labels Linux nodes.
@@ -87,7 +87,7 @@ mod manifests;
 mod manifests_policy;
 #[path = "cli/no_daemon.rs"]
 mod no_daemon;
-#[cfg(unix)] // The limit of open files is set by a shell.
+#[cfg(unix)] // A shell sets the limit of open files.
 #[path = "cli/no_descriptors.rs"]
 mod no_descriptors;
 #[cfg(unix)] // `check --node` is for Linux nodes.
@@ -126,15 +126,15 @@ mod node_run;
 #[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node_units.rs"]
 mod node_units;
-#[cfg(unix)] // systemd is a program of Linux.
+#[cfg(unix)] // systemd runs on Linux only.
 #[path = "cli/notify.rs"]
 mod notify;
 #[path = "cli/output.rs"]
 mod output;
-#[cfg(unix)] // Windows passes no sockets.
+#[cfg(unix)] // Windows has no socket activation.
 #[path = "cli/passed.rs"]
 mod passed;
-#[cfg(unix)] // Windows passes no sockets.
+#[cfg(unix)] // Windows has no socket activation.
 #[path = "cli/passed_metrics.rs"]
 mod passed_metrics;
 #[path = "cli/probe.rs"]
@@ -147,10 +147,10 @@ mod reload;
 mod reload_dry_run;
 #[path = "cli/reload_listen.rs"]
 mod reload_listen;
-#[cfg(unix)] // The tests make files, links and modes of Unix.
+#[cfg(unix)] // The tests need symbolic links and file modes of Unix.
 #[path = "cli/reload_unusable_files.rs"]
 mod reload_unusable_files;
-#[cfg(unix)] // Only Unix makes a pipe that is full.
+#[cfg(unix)] // The test fills a pipe with non-blocking writes of Unix.
 #[path = "cli/reload_watch.rs"]
 mod reload_watch;
 #[path = "cli/runtimes.rs"]
@@ -163,22 +163,22 @@ mod serve;
 mod shell;
 #[path = "cli/status.rs"]
 mod status;
-#[cfg(unix)] // script(1) makes a terminal of Unix.
+#[cfg(unix)] // script(1), which makes the terminal, is a Unix program.
 #[path = "cli/terminal.rs"]
 mod terminal;
-#[cfg(unix)] // `criswitch try` was tried on Linux only.
+#[cfg(unix)] // `criswitch try` is tested on Linux only.
 #[path = "cli/trial.rs"]
 mod trial;
-#[cfg(unix)] // `criswitch try` was tried on Linux only.
+#[cfg(unix)] // `criswitch try` is tested on Linux only.
 #[path = "cli/trial_images.rs"]
 mod trial_images;
 #[cfg(unix)] // Windows has no cgroups.
 #[path = "cli/trial_measure.rs"]
 mod trial_measure;
-#[cfg(unix)] // Windows has no modes.
+#[cfg(unix)] // Windows has no file modes.
 #[path = "cli/trust.rs"]
 mod trust;
-#[cfg(unix)] // Windows has no numbers of users.
+#[cfg(unix)] // Windows has no numeric user ids.
 #[path = "cli/unexpected_users.rs"]
 mod unexpected_users;
 #[cfg(unix)] // Windows has no signals.
@@ -186,7 +186,7 @@ mod unexpected_users;
 mod unread_log;
 #[path = "cli/usage.rs"]
 mod usage;
-#[cfg(unix)] // Windows has no numbers of users.
+#[cfg(unix)] // Windows has no numeric user ids.
 #[path = "cli/who_may_connect.rs"]
 mod who_may_connect;
 #[cfg(windows)]
@@ -219,14 +219,15 @@ fn daemon(config: &str) -> Command {
     daemon
 }
 
-/// Runs the binary. The output has the addresses of Unix, except JSON.
+/// Runs the binary. On Windows, the addresses of pipes in the output become Unix socket paths, except in JSON.
 fn run(arguments: &[&str]) -> Outcome {
-    // A path of Windows in a JSON string has escapes.
+    // The replacement does not apply to JSON, because a Windows path in a JSON string has escapes.
     let is_json = arguments.iter().any(|text| text.ends_with("json"));
     ended(&mut command(arguments), is_json)
 }
 
-/// Runs a command until it ends. The output has the addresses of Unix, except JSON.
+/// Runs a command until it ends. The addresses in the output are replaced as in [`run`], except on the standard output
+/// if that is JSON.
 fn ended(command: &mut Command, is_json: bool) -> Outcome {
     let output = command.output().unwrap();
     let [stdout, stderr] =

@@ -1,5 +1,5 @@
-//! The arrows between the crates, and the layers of the code map in `src/lib.rs`: each module uses only modules above
-//! it.
+//! The dependencies between the crates, and the order of the code map in `src/lib.rs`: each module uses only modules
+//! that the code map lists before it.
 
 #![allow(
     clippy::unwrap_used,
@@ -183,7 +183,7 @@ fn read(files: Vec<PathBuf>) -> Vec<(String, String)> {
     files.map(read).collect()
 }
 
-/// The files for whose path and text `is` holds.
+/// The files whose path and text satisfy `is`.
 fn holding(is: impl Fn(&(String, String)) -> bool) -> Vec<String> {
     let holding = library().into_iter().filter(is);
     holding.map(|(path, _)| path).collect()
@@ -228,8 +228,8 @@ fn one_module_connects_and_one_module_creates_statuses() {
     assert_eq!(holding(creates), ["errors.rs"]);
 }
 
-/// Only the gate makes messages that go to every client, and an edit of such a message goes through the gate too. Only
-/// the edits of the codec make an `EditedMessage`, so no other file can put bytes into a message.
+/// Only the gate creates messages that go to every client, and edits of such messages go through the gate too. Only the
+/// edit functions of the codec create an `EditedMessage`, so no other file can put bytes into a message.
 #[test]
 fn only_the_gate_makes_readable_messages_and_only_the_codec_edits_them() {
     let makes = |(_, code): &(String, String)| {
@@ -352,7 +352,7 @@ fn each_type_has_a_name_of_its_own() {
             if words.next().is_some_and(is_type) {
                 let name = words.next().unwrap().split(|c: char| !c.is_alphanumeric());
                 let paths = places.entry(name.take(1).collect()).or_default();
-                // Each operating system has a type of this name.
+                // Each operating system may have a type of the same name, so both paths count as one.
                 paths.insert(path.replace("windows", "linux"));
             }
         }

@@ -67,7 +67,7 @@ fn documents() -> Vec<String> {
     [around.map(str::to_owned).to_vec(), chapters(), decisions()].concat()
 }
 
-/// The table of RPCs. RPCs that differ in their names only share a row.
+/// The table of RPCs. RPCs whose cells differ only in the name share a row.
 fn table() -> String {
     let mut rows: Vec<(String, String)> = Vec::new();
     for words in ROWS.iter().map(criswitch_cri::rpc::Row::words) {
@@ -90,7 +90,7 @@ fn table() -> String {
 
 fn families() -> String {
     let mut table = String::from("| Metric | Labels | What |\n|---|---|---|\n");
-    // The text names the usual metrics of a process.
+    // The table omits the usual metrics of a process, which the text of the chapter names.
     let own = FAMILIES
         .iter()
         .filter(|family| !family.name.starts_with("process_"));

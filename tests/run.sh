@@ -8,7 +8,7 @@
 #   tests/run.sh STEP...    these steps
 #   tests/run.sh --list     the steps, with the lane, the needs and the minutes of each
 #
-# Two quiet cores take these times. Before the first step the script names everything that is missing, and exits with
+# The times are for two quiet cores. Before the first step the script names everything that is missing, and exits with
 # status 2. It installs missing tools. Build results are in ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so
 # that a second run is quick. A step that fails does not stop the other steps. The exit status is 0 only if no step
 # failed. However a run ends, its folder for temporary files is removed.
@@ -79,7 +79,7 @@ main() {
     "") supervise "$(lane quick)" ;;
     all | hosted) supervise "$(lane "$1")" ;;
     nightly)
-      # The scripts of the steps build and check more.
+      # With this variable, the scripts of the steps build and check more.
       export CRISWITCH_NIGHTLY=1
       supervise "$(lane nightly)" ;;
     *) supervise "$*" ;;
@@ -140,7 +140,8 @@ clean_up() {
   exit "$code"
 }
 
-# Succeeds while the group has a process that is not a zombie: no process may wait for a zombie.
+# Succeeds while the group has a process that is not a zombie. A zombie may stay for ever, if its parent does not wait
+# for it.
 group_runs() {
   cat /proc/[0-9]*/stat 2>/dev/null | sed 's/.*) //' |
     awk -v group="$GROUP" '$3 == group && $1 != "Z" {runs = 1} END {exit !runs}'
@@ -162,7 +163,7 @@ check_needs() {
   return 1
 }
 
-# need WHAT STEP...: prints the names of these steps that need it; fails if there is none.
+# need WHAT STEP...: prints the names of those steps that need WHAT; fails if no step needs it.
 need() {
   local what=$1 name names=()
   shift
@@ -270,8 +271,8 @@ check_advisories() {
   cargo_tool cargo-deny "$CARGO_DENY_VERSION" --locked check advisories
 }
 
-# Prints the share of the lines that the tests run, as one number. A test that fails is the matter of the other lanes.
-# Test machines cannot download the tools of LLVM.
+# Prints the share of the lines that the tests run, as one number. Failed tests do not matter here, because the other
+# lanes report them. Test machines cannot download the tools of LLVM.
 measure_coverage() {
   local report=$CACHE/coverage.json
   rustup component add llvm-tools || return
@@ -280,7 +281,7 @@ measure_coverage() {
   jq -r '.data[0].totals.lines | "coverage: \(.percent * 10 | round / 10) % of \(.count) lines"' "$report"
 }
 
-# Compares the instructions of calls with those at a commit, by default the one before.
+# Compares the instructions of calls with those at another commit, by default the previous one.
 compare_instructions() {
   install jq && benches/compare/gate.sh "${CRISWITCH_BASE:-HEAD^}"
 }
@@ -321,14 +322,15 @@ build_partners() {
   RELEASES=$!
 }
 
-# beside COMMAND...: runs a command with the processor time that nothing else wants. Linux divides this time between
-# sessions, so the command gets a session of its own, with the smallest part. To be called with `&`: the session has the
-# id of the process, and an interrupted run ends it.
+# beside COMMAND...: runs a command with the processor time that no other process needs. Linux divides this time between
+# sessions, so the command gets a session of its own, with the smallest part. Call this function with `&`: the id of the
+# session is the id of the process, so that an interrupted run can end the session.
 beside() {
   exec setsid chrt --idle 0 bash -c 'echo 19 >/proc/self/autogroup; exec "$@"' beside "$@"
 }
 
-# after PID COMMAND...: as `beside`, once the process has ended. An empty PID is none.
+# after PID COMMAND...: waits until the process PID has ended, and then runs the command as `beside` does. With an empty
+# PID it does not wait.
 after() {
   local pid=$1
   shift
@@ -346,7 +348,7 @@ end_background() {
 
 # wait_for PID: waits for a session of `beside`, if there is one, and returns its exit code. If a build failed, the step
 # that needs it repeats it and shows the error. While a step waits, the session gets an ordinary part of the processor
-# time: a busy machine may have no time that nothing else wants.
+# time, because a busy machine may leave no time to `beside`.
 wait_for() {
   local process
   [ -n "$1" ] || return 0
@@ -364,8 +366,8 @@ session() {
   cat /proc/[0-9]*/stat 2>/dev/null | sed 's/^\([0-9]*\) .*) /\1 /' | awk -v id="$1" '$5 == id {print $1}'
 }
 
-# Starts the fault simulation in the background, because the next steps often wait. Its clock is paused, so a busy machine
-# does not matter to it.
+# Starts the fault simulation in the background, because the next steps often wait. Its clock is paused, so a busy
+# machine does not affect it.
 begin_faults() {
   after "${PARTNERS:-}" "${SIMULATE[@]}" >"$CACHE/faults.log" 2>&1 &
   FAULTS=$!
@@ -391,7 +393,7 @@ with_debug() {
   cargo build --quiet --locked && CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/debug/criswitch "$@"
 }
 
-# Uses the binary and the bundle of the package if that step has built them.
+# Uses the binary and the bundle of the package if the step `package` has built them.
 test_runtimes() {
   wait_for "${PARTNERS:-}"
   CRISWITCH=${PACKAGED:-} CRISWITCH_BUNDLE=${PACKAGED_BUNDLE:-} tests/system/runtimes/run.sh
@@ -427,7 +429,7 @@ test_package() {
 simulate_long() {
   local seed=${CRISWITCH_SEED:-$(date +%s)000000}
   echo "CRISWITCH_SEED=$seed"
-  # Its tests show that it notices each kind of mistake.
+  # The tests of the simulation show that it notices each kind of mistake.
   cargo test --quiet --profile suite --locked --example chaos || return
   cargo run --quiet --profile suite --locked --example chaos -- --count "$SCHEDULES" --from "$seed" --threads "$(nproc)"
 }

@@ -65,7 +65,7 @@ impl Interface {
             if field.name() == "runtime_handler" {
                 found.insert(vec![number]);
             }
-            // The entries of maps are not messages of their own.
+            // `messages` does not have the generated entry messages of map fields.
             if let Some(inner) = self.messages.get(field.type_name()) {
                 let inner = self.handlers(inner).into_iter();
                 found.extend(inner.map(|path| [vec![number], path].concat()));
@@ -171,7 +171,7 @@ fn every_rpc_has_exactly_one_row() {
     assert_eq!(rows.len(), 46);
 }
 
-/// `Unimplemented` to a call of any other RPC is an error.
+/// If a runtime may not lack an RPC, `Unimplemented` from a backend is an error.
 #[test]
 fn a_merged_rpc_is_omitted_or_unimplemented_only_if_a_runtime_may_lack_it() {
     for row in ROWS {
@@ -520,8 +520,9 @@ fn the_fields_that_criswitch_learns_from_are_in_the_interface() {
     }
 }
 
-/// Backends get their own names of handlers in requests, and clients get the routing table's names in replies. A field
-/// that passes unchanged would be here with the reason. `Status` has the handlers of the routing table alone.
+/// criswitch renames the handler in each field `runtime_handler` of the interface: requests to backends have the
+/// backend's names, and replies to clients have the routing table's names. The handlers in `Status` are in a different
+/// field, which criswitch writes from the routing table.
 #[test]
 fn every_handler_in_the_interface_has_the_name_of_its_reader() {
     let interface = Interface::compiled();

@@ -95,7 +95,7 @@ enum Role {
 struct Run {
     /// The directory for sockets, configurations and the JSON.
     directory: PathBuf,
-    /// The directory with nginx, haproxy, goproxy, valgrind and perhaps criswitch-static.
+    /// The directory with nginx, haproxy, goproxy and valgrind, and optionally criswitch-static.
     #[arg(long)]
     programs: PathBuf,
     /// The number of rounds.

@@ -26,7 +26,7 @@ pub struct Measured {
     memory: Vec<Memory>,
     /// The number of user-mode instructions of a call; `None` if they were not counted.
     pub instructions: Option<f64>,
-    /// Why the first wrong reply was wrong.
+    /// The reason why the first wrong reply was wrong.
     pub fault: Option<String>,
 }
 

@@ -14,11 +14,11 @@ use serde::Serialize;
 use crate::works::Work;
 use crate::{CRISWITCH, unit};
 
-/// The program of [`Subject::Static`] among the programs. Without this program, the subject is omitted.
+/// The file name of the program of [`Subject::Static`]. If this file is missing, the benchmark omits the subject.
 pub const STATIC: &str = "criswitch-static";
 /// How long a process may take until it listens and its replies are correct.
 pub const START_LIMIT: Duration = Duration::from_secs(60);
-/// The index of the user time in `/proc/PID/stat`, counted after the process name. The system time follows it.
+/// The index of the user time in `/proc/PID/stat`, counted after the process name. The next field is the system time.
 const USER_TIME: usize = 11;
 /// The unit of the times in `/proc/PID/stat`, in nanoseconds: a hundredth of a second.
 const TICK_NS: u64 = 10_000_000;

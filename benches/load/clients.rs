@@ -195,8 +195,8 @@ async fn call_the_fourth(connection: RawClient, client: usize, end: Instant) -> 
     tally
 }
 
-/// Lists pods and containers once a second, as a kubelet does. The lists must be complete. `whole` has their least
-/// lengths.
+/// Lists pods and containers once a second, as a kubelet does. The lists must be complete. `whole` has the minimum
+/// length of each list.
 async fn poll(connection: RawClient, whole: Vec<(&'static str, usize)>, end: Instant) -> Tally {
     let mut tally = Tally::default();
     let mut every_second = interval(SECOND);

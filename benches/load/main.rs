@@ -3,7 +3,7 @@
 //! There are 200 clients, four backends with 500 containers each, and criswitch's real binary in a separate process. A
 //! round has a run without a fault and one for each fault of the fourth backend: it hangs, only its lists hang, or it
 //! lists 100,000 pods that change. No call to another backend may be affected. On a busy machine criswitch waits for
-//! its processor, and only the median of several runs is a valid latency. Failed calls and growing memory are faults on
+//! its processor, so only the median of several runs is a valid latency. Failed calls and growing memory are faults on
 //! any machine.
 #![allow(
     clippy::unwrap_used,

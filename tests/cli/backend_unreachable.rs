@@ -44,7 +44,7 @@ async fn reload_and_status_announce_that_lists_would_fail_after_a_restart() {
 }
 
 /// The first words of `criswitch status`, which are its verdict: on a terminal, and through a pipe.
-#[cfg(unix)] // For the test below.
+#[cfg(unix)] // Only a test for Unix uses this.
 async fn verdict(node: &Node) -> [String; 2] {
     let config = node.files.main();
     let status = ["status", "--config", text(&config)];
@@ -55,7 +55,7 @@ async fn verdict(node: &Node) -> [String; 2] {
     outputs.map(|output| output.stdout.split(':').next().unwrap().to_owned())
 }
 
-#[cfg(unix)] // script(1) makes a terminal of Unix.
+#[cfg(unix)] // script(1), which makes the terminal, is a Unix program.
 #[tokio::test]
 async fn the_verdict_of_status_is_green_yellow_or_red_on_a_terminal() {
     let node = Node::start("").await;

@@ -28,7 +28,8 @@ const PARTS: [&str; 10] = [
     "version.json",
 ];
 
-/// A program `journalctl` for the node's own. It prints lines with secrets, as an error of a runtime may have them.
+/// A program that replaces the node's `journalctl`. It prints log lines with secrets, as errors of a runtime may
+/// contain.
 const JOURNALCTL: &str = "#!/bin/sh\ncat <<'LINES'
 criswitch started commit=0123456789ab
 pull failed error=\"https://me:hunter2@store.example/v2/?sig=hunter2\"

@@ -71,7 +71,7 @@ impl Tree {
         self.write(&path("cpu.stat"), &stat);
     }
 
-    /// Adds a process. Its processor time is 30 ms, and that of its ended children 20 ms.
+    /// Adds a process that has used 30 ms of processor time. Its ended children have used 20 ms.
     pub(crate) fn add_process(
         &self,
         id: i32,
@@ -175,9 +175,10 @@ fn a_machine_with_both_versions_has_its_controllers_in_version_1() {
     ] {
         let tree = Tree::with(&mounts);
         tree.add_v1(&format!("/{POD}"), 3 * MIB, MIB, milliseconds(30));
-        // A runtime of cgroup v2 makes empty cgroups there.
+        // A runtime that uses cgroup v2 creates empty cgroups in this hierarchy.
         fs::create_dir_all(tree.root().join(format!("sys/fs/cgroup/unified/{POD}"))).unwrap();
-        // In the hierarchy of version 2, the process is in the cgroup; but nothing is counted there.
+        // In the hierarchy of version 2, the process is in the pod's cgroup, but this hierarchy has no memory and cpu
+        // controllers.
         let cgroups = format!("4:memory:/\n2:cpu,cpuacct:/\n0::/{POD}\n");
         tree.add_process(10, 1, &["shim", "-id", POD], &cgroups, 1024);
         let usage = tree.usage().unwrap();
@@ -193,7 +194,7 @@ fn processes_outside_of_the_cgroups_count_with_their_descendants() {
     let inside = format!("0::/kubepods/{POD}\n");
     tree.add_v2(&format!("/kubepods/{POD}"), MIB, 0, Duration::ZERO);
     tree.add_process(1, 0, &["init"], "0::/\n", 500);
-    // The daemon that started the shim, and the shim of another pod.
+    // Neither the daemon that started the shim nor the shim of another pod counts.
     tree.add_process(5, 1, &["/usr/bin/containerd"], outside, 600);
     tree.add_process(
         6,

@@ -20,7 +20,7 @@ pub(crate) const TABLE: &str = "
     crio = '/run/crio/crio.sock'
     old = { socket = '/run/old/containerd.sock', auto_register = true }";
 
-#[cfg(unix)] // Windows has other settings, and windows.rs checks them.
+#[cfg(unix)] // Windows has different settings, and windows.rs checks them.
 #[test]
 fn check_shows_the_settings_and_the_routing_table() {
     let files = main_file(TABLE);
@@ -74,7 +74,7 @@ fn warnings(table: &str) -> String {
     files.stable(warnings)
 }
 
-#[cfg(unix)] // Windows has no numbers of users.
+#[cfg(unix)] // Windows has no numeric user ids.
 #[test]
 fn check_warns_of_the_unmapped_user_and_of_a_file_of_labels_that_cannot_be_written() {
     let rows = "default_handler = 'runc'\n[handlers]\nrunc = '/run/containerd/containerd.sock'";
@@ -178,7 +178,7 @@ fn check_warns_of_a_backend_whose_own_lists_are_never_cached() {
     .assert_eq(&warnings);
 }
 
-#[cfg(unix)] // Windows has other settings, and windows.rs checks them.
+#[cfg(unix)] // Windows has different settings, and windows.rs checks them.
 #[test]
 fn check_prints_the_configuration_as_json() {
     let files = main_file(TABLE);
@@ -302,7 +302,7 @@ fn every_problem_goes_to_standard_error_and_the_code_is_78() {
     .assert_eq(&shown[0]);
 }
 
-#[cfg(unix)] // The path is of Unix, and windows.rs has one of Windows.
+#[cfg(unix)] // The path is a Unix path, and windows.rs checks a Windows path.
 #[test]
 fn a_missing_file_is_a_problem_of_the_configuration() {
     let outcome = run(&["check", "--config", "/nonexistent/criswitch.toml"]);

@@ -22,7 +22,8 @@ fn as_docker(sim: Sim) -> Sim {
     })
 }
 
-/// Runs `check --probe` with a row `other` for the handler of the runtime at `place`, beside containerd.
+/// Runs `check --probe` with containerd as the default backend, and with a row `other` for the handler of the runtime
+/// at `place`.
 async fn check(node: &Node, place: &str, handler: &str, arguments: &[&str]) -> Outcome {
     let (main, first, other) = (
         node.path("main.toml"),
@@ -41,7 +42,7 @@ async fn check_json(node: &Node, place: &str, handler: &str) -> Value {
     serde_json::from_str(&outcome.stdout).unwrap()
 }
 
-/// The text without line breaks of comments and terminals.
+/// The text on one line, without the `#` of comments.
 fn flat(text: &str) -> String {
     let words = text.split_whitespace().filter(|word| *word != "#");
     words.collect::<Vec<_>>().join(" ")
@@ -126,7 +127,7 @@ async fn an_rpc_that_a_backend_lacks_is_shown_whatever_the_runtime() {
     }
 }
 
-/// RPCs that change something in any case are not called.
+/// The probe does not call RPCs that always change something.
 #[tokio::test]
 async fn check_names_all_rpcs_that_a_backend_lacks_and_fails_for_those_that_every_runtime_must_have()
  {

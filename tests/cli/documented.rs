@@ -26,7 +26,7 @@ fn code(text: &str) -> Vec<String> {
     code
 }
 
-/// The commands that have commands of their own.
+/// The commands that have subcommands.
 const GROUPS: [&str; 1] = ["node"];
 
 /// The command and the options in a line: `pods` and `--backend` in `criswitch pods --backend old # ...`.

@@ -1,5 +1,5 @@
-//! `criswitch explain -f` on everyday manifests: plain pods are a plain yes, and what reaches out of a pod has the
-//! right answer for each kind of runtime.
+//! `criswitch explain -f` on everyday manifests. The answer for plain pods is a plain yes. For fields that reach out of
+//! a pod, the answer depends on the kind of runtime.
 
 use std::path::Path;
 

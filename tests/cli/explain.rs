@@ -19,7 +19,8 @@ const TABLE: &str = "
     containerd = 'SOCKETS/a'
     crio = 'SOCKETS/b'";
 
-/// A configuration like containerd's: `sandbox` is gVisor by its type, although its name does not say so.
+/// A containerd that reports its configuration. The configuration shows that the handler `sandbox` runs gVisor,
+/// although its name does not say so.
 fn containerd() -> Sim {
     let sim = Sim::new("containerd")
         .handlers(["runc", "runsc", "sandbox"])
@@ -247,7 +248,7 @@ async fn a_field_that_needs_a_feature_is_undecided_while_the_backend_does_not_an
         row.contains("  unknown  backend \"containerd\" does not answer"),
         "{shown}"
     );
-    // A pod without such a field fits.
+    // A pod that sets none of these fields fits.
     let pod = "{ kind: Pod, metadata: { name: web }, spec: { containers: [{ name: c }] } }";
     assert_eq!(node.json(pod, 0).await["pods"][0]["fits"], true);
 }

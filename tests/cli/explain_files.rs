@@ -1,5 +1,5 @@
-//! `criswitch explain -f` on pods in the shape of public ones: paths without a type, misspelt fields, facts of the node
-//! and of its backends.
+//! `criswitch explain -f` on pods like those in public manifests: paths without a type, misspelt fields, and answers
+//! that depend on facts of the node and of its backends.
 
 use std::path::{Path, PathBuf};
 
@@ -101,7 +101,7 @@ impl Three {
         path
     }
 
-    /// The answers for a pod with this spec, besides its container.
+    /// The answers for a pod with these fields in its spec, next to a container.
     pub(crate) async fn pod(&self, spec: &str) -> Value {
         let pod =
             format!("{{ apiVersion: v1, kind: Pod, metadata: {{ name: p }}, spec: {{ {spec} }} }}");
@@ -114,13 +114,14 @@ impl Three {
     }
 }
 
-/// The row of a handler.
+/// The answer for one handler.
 pub(crate) fn of<'p>(pod: &'p Value, handler: &str) -> &'p Value {
     let mut handlers = pod["handlers"].as_array().unwrap().iter();
     handlers.find(|it| it["handler"] == handler).unwrap()
 }
 
-/// The limits that apply, or those that depend on an unknown fact.
+/// The ids of the limits in one list of a handler's answer, such as the limits that apply, or the limits that depend on
+/// an unknown fact.
 pub(crate) fn ids(pod: &Value, handler: &str, list: &str) -> Vec<String> {
     let found = of(pod, handler)[list].as_array().unwrap().iter();
     found
@@ -520,7 +521,7 @@ async fn files_that_a_virtual_machine_only_copies_are_no_place_for_data() {
     );
     let pod = node.pod(&parts).await;
     assert_eq!(ids(&pod, "kata", "reasons"), ["kata-copied-parts"]);
-    // Kata Containers merges these files, and explain does not.
+    // Kata Containers merges the files in config.d, but explain does not.
     node.file("root/opt/config.d/10.toml", "shared_fs = 'none'\n");
     configured(kata_sim, "kata-qemu", options("/opt/c.toml"));
     let pod = node.pod(claim).await;

@@ -78,7 +78,7 @@ async fn a_runtime_class_in_a_file_names_the_handler_of_its_pods() {
         "{}",
         outcome.stdout
     );
-    // The cluster may have a class of the file already.
+    // A class in the file may already exist in the cluster.
     let outcome = node.explain(&[&class, &class, &pod], &[]).await;
     assert!(
         !outcome.stdout.contains("occurs twice"),

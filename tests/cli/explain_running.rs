@@ -20,7 +20,8 @@ async fn json(node: &Node, subject: &str) -> Value {
     serde_json::from_str(&outcome.stdout).unwrap()
 }
 
-/// Replaces the directory and times, and keeps three rows of the table of limits.
+/// Checks the output of `explain`, after it has replaced the directory and the times and has shortened the table of
+/// limits to three rows.
 async fn shows(node: &Node, subject: &str, expected: Expect) {
     let outcome = explain(node, &[subject]).await;
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
@@ -123,7 +124,7 @@ async fn a_pod_is_shown_with_the_row_that_created_it_and_the_row_of_now() {
         (&by_id["pods"][0]["backend"], &by_id["pods"][0]["handler"]),
         (&json!("kata"), &json!("kata"))
     );
-    // The row moves to the other backend: the pod stays.
+    // After this change the row routes to the other backend, but the running pod stays.
     node.write(
         "",
         &format!(

@@ -7,7 +7,7 @@ use crate::reload::Node;
 use crate::support::{PATIENCE, Sim};
 use crate::{Outcome, run_beside, text};
 
-/// A node with the backends runc and kata, whose runtime kata is changed by `change` before it answers.
+/// A node with the backends runc and kata. `change` edits the simulated runtime of kata before the runtime answers.
 async fn node(change: impl FnOnce(Sim)) -> Node {
     let node = Node::start("").await;
     node.new.stop().await;

@@ -6,7 +6,7 @@ use crate::support::Client;
 use crate::terminal::typing_beside;
 use crate::{run_beside, text};
 
-#[cfg(unix)] // For the test on a terminal.
+#[cfg(unix)] // Only the test on a terminal uses this.
 const QUESTION: &str = "Forget backend kata? [y/N] ";
 
 /// A node with the pod `boxed` on a backend that is down, and the pod `web` on a backend that is ready.
@@ -45,7 +45,7 @@ fn assert_shows_the_loss(shown: &str) {
     assert!(words.contains(effect), "{shown}");
 }
 
-#[cfg(unix)] // script(1) makes a terminal of Unix.
+#[cfg(unix)] // script(1), which makes the terminal, is a Unix program.
 #[tokio::test]
 async fn forget_on_a_terminal_shows_the_lost_pods_and_asks() {
     let node = half_down().await;

@@ -21,7 +21,7 @@ const SERVE_NO_CALL: &str = r#"
     umount -lf "$0"
 "#;
 
-/// This many calls take longer than a read of the configuration.
+/// A number of calls that together take longer than a read of the configuration.
 const CALLS: usize = 1000;
 
 struct Hung(Child);

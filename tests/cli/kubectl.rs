@@ -1,5 +1,5 @@
-//! The plug-in of kubectl, with a program in place of kubectl: the commands that it runs, the names of nodes in errors,
-//! and the exit code. The tests of nodes run it in a cluster.
+//! The plug-in for kubectl, with a script that replaces kubectl: the kubectl commands that the plug-in runs, the names
+//! of nodes in its errors, and its exit code. The tests in tests/system/node run the plug-in in a cluster.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,8 +15,8 @@ const PLUGIN: &str = concat!(
     "/deploy/kubectl/kubectl-criswitch"
 );
 
-/// A kubectl of a cluster with the nodes `a`, `b` and `c`. It writes its arguments to the file `ran`, and exits on node
-/// `b` with 78 after an error. On node `lost` the pod does not exist.
+/// A script that replaces kubectl. It writes its arguments to the file `ran`. For the pod of node `b` it prints an
+/// error and exits with status 78, and for the pod of node `lost` it reports that the pod does not exist.
 const KUBECTL: &str = r#"#!/bin/sh
 printf '%s\n' "$*" >>"${0%/*}/ran"
 case "$1 $2" in
@@ -36,7 +36,7 @@ esac
 
 const PODS: &str = "a system pod-a Running\nb system pod-b Running\nc system pod-c Running\n";
 
-/// A folder with this kubectl, for a cluster with these pods of the chart.
+/// A folder with this kubectl, which reports these pods of the chart.
 fn cluster(pods: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let kubectl = folder.path().join("kubectl");
@@ -52,7 +52,7 @@ fn plugin(folder: &Path, arguments: &[&str]) -> Outcome {
     ended(plugin.env("KUBECTL", folder.join("kubectl")), false)
 }
 
-/// The commands of kubectl after the search for the pods of the chart.
+/// The kubectl commands that the plug-in has run, except the search for the pods of the chart.
 fn ran(folder: &Path) -> Vec<String> {
     let ran = fs::read_to_string(folder.join("ran")).unwrap();
     let lines = ran.lines().filter(|line| !line.starts_with("get pods "));

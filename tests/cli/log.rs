@@ -76,7 +76,7 @@ fn lines_of_text_have_a_time_and_a_level_and_no_colour_in_a_pipe() {
     }
 }
 
-#[cfg(unix)] // The journal is a part of systemd.
+#[cfg(unix)] // The journal exists on Linux only.
 #[test]
 fn lines_for_the_journal_begin_with_their_priority_and_have_no_time() {
     for (settings, systemd) in [

@@ -92,7 +92,7 @@ fn a_page_shows_the_lines_of_the_help_unwrapped() {
     let shown = String::from_utf8(groff.unwrap().stdout).unwrap();
     let help = run(&["discover", "--help"]).stdout;
     let (_, rules) = help.split_once("criswitch asks the sockets").unwrap();
-    // The page has the exit codes in a section of its own.
+    // The exit codes are a separate section of the page, so this comparison omits them.
     let (rules, _) = rules.split_once("\nExit codes:\n").unwrap();
     let lines = rules.lines().filter(|line| line.starts_with("  "));
     assert!(lines.clone().count() > 20);
@@ -192,7 +192,7 @@ fn variables(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     let names = paths.flat_map(|path: PathBuf| {
-        // The names of capabilities look like variables, and k3s and RKE2 read variables of their own.
+        // Names of capabilities look like names of variables. The variables of k3s and RKE2 are not criswitch's.
         if path.ends_with("rancher.rs") {
             return Vec::new();
         }

@@ -168,7 +168,7 @@ fn a_file_without_a_list_of_runtime_classes_is_no_proof_that_no_class_clashes() 
     }
 }
 
-/// Runs `criswitch manifests --kubectl` with a kubectl that is this script.
+/// Runs `criswitch manifests --kubectl` with this script as kubectl.
 #[cfg(unix)]
 fn with_kubectl(script: &str) -> std::process::Output {
     let files = main_file(TABLE);
@@ -183,7 +183,7 @@ fn with_kubectl(script: &str) -> std::process::Output {
     manifests.output().unwrap()
 }
 
-#[cfg(unix)] // The program is a script.
+#[cfg(unix)] // The kubectl of the test is a shell script.
 #[test]
 fn kubectl_is_asked_for_the_runtime_classes_of_its_cluster() {
     let class = r#"echo '{"kind": "List", "items": [{"kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "runsc"}]}'"#;
@@ -203,7 +203,7 @@ fn kubectl_is_asked_for_the_runtime_classes_of_its_cluster() {
     assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
 }
 
-#[cfg(unix)] // The program is a script.
+#[cfg(unix)] // The kubectl of the test is a shell script.
 #[test]
 fn without_an_answer_of_the_cluster_manifests_fails_and_prints_no_objects() {
     let unknown = "criswitch: the RuntimeClasses of the cluster are unknown: kubectl get runtimeclasses -o json: ";
@@ -305,7 +305,7 @@ fn names_that_look_like_other_yaml_types_stay_strings() {
 }
 
 /// Uses the YAML parser of kubectl. Checks nothing if kubectl is not installed.
-#[cfg(unix)] // kubectl is a program of Linux here.
+#[cfg(unix)] // The test expects kubectl on Linux only.
 #[test]
 fn kubectl_reads_the_same_runtime_classes() {
     if Command::new("kubectl")

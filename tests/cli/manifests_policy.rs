@@ -152,8 +152,8 @@ fn the_json_is_a_list_of_the_same_policies() {
     assert_eq!(list["items"], Value::from(objects().0));
 }
 
-/// The pods that the real kube-apiserver rejects in tests/system/runtimes/checks/97-policies.bats: each meets its limit
-/// here too, and the pod that fits meets none.
+/// tests/system/runtimes/checks/97-policies.bats sends the same pods to a real kube-apiserver. Here each misfit must
+/// meet its limit too, and the pod that fits must meet none.
 #[test]
 fn the_pods_that_the_api_server_rejects_meet_the_same_limits_here() {
     let file = include_str!("../system/runtimes/config/misfits.json");
@@ -192,7 +192,7 @@ fn the_pods_that_the_api_server_rejects_meet_the_same_limits_here() {
     }
 }
 
-/// The chart has the policies of each kind of runtime for a class with this name, which the chart replaces.
+/// The policies of a kind of runtime in the chart, for a class with this placeholder name. The chart replaces the name.
 #[test]
 fn the_chart_has_the_policies_of_each_kind() {
     for kind in <RuntimeKind as VariantNames>::VARIANTS {

@@ -40,7 +40,7 @@ async fn refused(files: &Files) -> String {
     errors
 }
 
-#[cfg(unix)] // The message names systemd, and windows.rs checks the other one.
+#[cfg(unix)] // The message names systemd, and windows.rs checks the message of Windows.
 #[tokio::test]
 async fn an_error_without_a_daemon_names_what_to_check() {
     let files = Files::new();
@@ -95,7 +95,7 @@ async fn a_server_that_is_no_runtime_is_named_with_its_socket() {
     assert_eq!(errors.matches("DIR/socket").count(), 2, "{errors}");
 }
 
-#[cfg(unix)] // Windows has no numbers of users.
+#[cfg(unix)] // Windows has no numeric user ids.
 #[tokio::test]
 async fn a_user_who_may_not_connect_sees_which_users_may() {
     if !rustix::process::geteuid().is_root() {

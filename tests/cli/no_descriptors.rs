@@ -15,7 +15,7 @@ use crate::text;
 const FILES: &str = "ulimit -n 48; exec \"$0\" \"$@\"";
 /// More connections than the limit of open files allows.
 const CROWD: usize = 60;
-/// The line without the number of the operating system's error, which says the same as the words.
+/// The log line. It has the operating system's error text without the error number, which would only repeat the text.
 const LINE: &str = "cannot accept a connection error=Too many open files omitted=";
 
 fn crowd(listen: &Path) -> Vec<UnixStream> {

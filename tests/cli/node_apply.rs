@@ -21,7 +21,7 @@ pub(crate) const CONFIG: &str = "/var/lib/kubelet/config.yaml";
 pub(crate) const KEPT: &str = "/var/lib/kubelet/instance-config.yaml";
 pub(crate) const OLD: &str = "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n";
 pub(crate) const NEW: &str = "containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
-/// Accepts what an image cannot show.
+/// A specification that accepts the findings about facts that an image cannot show.
 pub(crate) const SPEC: &str = "default_handler = 'runc'
 [handlers]
 runc = '/run/containerd/containerd.sock'
@@ -30,7 +30,7 @@ accept = ['backend', 'cgroup-driver', 'kubelet-version']
 ";
 /// The labels that the daemon has written.
 const LABELS: &str = "/etc/kubernetes/node-feature-discovery/features.d/criswitch";
-/// The names of a state's parts that change with each run: the journal and its directory.
+/// The directory of the journal, whose content differs in each run.
 const JOURNAL: &str = "/var/lib/criswitch";
 
 /// An image with a kubelet of kubeadm 1.34. A file of the kubelet has an unusual mode, time and extended attribute.
@@ -58,8 +58,8 @@ pub(crate) fn image() -> Machine {
     machine
 }
 
-/// Every path except the journal, with its kind, mode, owner, content and extended attributes, and the time of the last
-/// write of files.
+/// Every path except the journal, with its kind, mode, owner, content and extended attributes. With `with_times`, files
+/// also have the time of their last write.
 pub(crate) fn state(root: &Path, with_times: bool) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut paths = vec![root.to_owned()];
@@ -171,7 +171,7 @@ fn an_image_is_set_up_and_every_byte_comes_back() {
     let about = fs::metadata(machine.at(CONFIG)).unwrap();
     assert_eq!(about.mode() & 0o7777, 0o600);
     assert_eq!(node(&machine, "status", &["--ready"]).code, 0);
-    // Twice changes nothing.
+    // A second apply changes nothing.
     let installed = tree(machine.root());
     let again = succeeds(&machine, "apply");
     assert!(
@@ -185,7 +185,7 @@ fn an_image_is_set_up_and_every_byte_comes_back() {
     assert_eq!(status(&machine)["state"], "undone");
     assert_eq!(node(&machine, "status", &["--ready"]).code, 1);
     assert_eq!(succeeds(&machine, "undo").stdout, "nothing to undo\n");
-    // The saved contents are removed.
+    // The undo has removed the saved contents of files.
     let left = tree(&machine.at(JOURNAL).join("node"));
     assert_eq!(left.len(), 2, "{left:?}");
 }
@@ -197,7 +197,7 @@ fn an_uninstall_undoes_each_apply_and_leaves_nothing() {
     succeeds(&machine, "apply");
     let machine = machine.with("/programs/criswitch", "#!/bin/sh\n# newer\n");
     succeeds(&machine, "apply");
-    // The output of a unit, and the copies of a pod.
+    // Add the output files of a unit, and the copies that a pod makes. The uninstall must remove them too.
     let machine = ["apply.log", "look.log", "criswitch", "spec.toml"]
         .iter()
         .fold(machine, |machine, name| {
@@ -320,7 +320,7 @@ fn an_undo_on_a_mounted_disk_stays_on_the_disk_and_removes_the_state() {
     let machine = image();
     let before = state(machine.root(), true);
     succeeds(&machine, "apply");
-    // The machine has moved its directory since, with an absolute link.
+    // After the apply, the kubelet's directory moves to another place, with an absolute link to it.
     let [kubelet, moved] = ["/var/lib/kubelet", "/data/kubelet"].map(|path| machine.at(path));
     fs::rename(&kubelet, &moved).unwrap();
     symlink("/data/kubelet", &kubelet).unwrap();
@@ -341,7 +341,7 @@ fn a_record_that_is_written_in_part_spoils_no_other() {
     let journal = machine.at("/var/lib/criswitch/node/journal");
     let directory = journal.parent().unwrap();
     let before = state(machine.root(), true);
-    // No file may grow over 400 kB, which the next record of the journal does.
+    // The test allows no file to be larger than 400 kB, so the next record of the journal does not fit.
     let limit = 400 << 10;
     let record = b"\"complete\"\n";
     let mut text_of_journal = fs::read(&journal).unwrap();
@@ -371,7 +371,7 @@ fn a_record_that_is_written_in_part_spoils_no_other() {
     );
     assert_eq!(fs::read(&journal).unwrap(), text_of_journal);
     assert_eq!(state(machine.root(), true), before);
-    // The saved contents are removed again.
+    // The failed apply has removed the contents that it saved before the error.
     let mut names: Vec<_> = fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
@@ -491,7 +491,7 @@ fn an_apply_that_cannot_change_a_file_is_undone() {
             .arg(machine.at(CONFIG))
             .status()
     };
-    // Not every file system has this flag.
+    // Not every file system has the immutable flag. Without it, the test checks nothing.
     if set("+i").is_ok_and(|set| set.success()) {
         let outcome = node(&machine, "apply", &[]);
         set("-i").unwrap();

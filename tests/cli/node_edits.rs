@@ -1,4 +1,4 @@
-//! `criswitch node apply` and `undo` beside others who change the same files, and the attributes of these files.
+//! `criswitch node apply` and `undo` while other programs change the same files, and the attributes of these files.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -103,8 +103,8 @@ fn an_apply_keeps_a_file_that_somebody_changes_meanwhile() {
     }
 }
 
-/// A list of access with one more user, which new files of a directory get. Each entry has a tag, permissions and a
-/// user.
+/// A default ACL of a directory, with one additional user. New files in the directory get this ACL. Each entry has a
+/// tag, permissions and a user.
 fn default_access() -> Vec<u8> {
     let none = u32::MAX;
     let entries = [
@@ -145,7 +145,7 @@ fn attributes_that_the_file_system_gives_to_new_files_are_no_changes_of_others()
     let socket = units.join("criswitch.socket");
     rustix::fs::getxattr(&socket, "system.posix_acl_access", &mut list).unwrap();
     assert_eq!(status(&machine)["state"], "installed");
-    // A policy of SELinux labels files later, too.
+    // A SELinux policy may label files later. That is no drift.
     set(
         &machine.at(CONFIG),
         "security.selinux",

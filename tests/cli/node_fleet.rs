@@ -1,6 +1,6 @@
-//! A rollout of the chart over 500 nodes. Real are Helm, the API server, the scheduler, the DaemonSet controller, and
-//! one `criswitch node follow` for each way in which a node can end. Simulated are the nodes: each is a Node object,
-//! and a kubelet that gives its pods the readiness of the follower whose node ended the same way.
+//! A rollout of the chart over 500 simulated nodes. Helm, the API server, the scheduler and the DaemonSet controller
+//! are real. Each simulated node is a Node object with a simulated kubelet. For each way in which the change of a node
+//! can end, the test runs one real `criswitch node follow`. The simulated kubelets copy the readiness of this follower.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::env;
@@ -39,7 +39,7 @@ struct Fleet {
     events: Receiver<Value>,
     /// The pod of each node.
     pods: HashMap<usize, Pod>,
-    /// The changes of nodes that go on, with the names of their pods.
+    /// The changes of nodes in progress: the time of the start, the node, and the name of its pod.
     changing: VecDeque<(Instant, usize, String)>,
     /// The nodes whose kubelet does nothing.
     dead: BTreeSet<usize>,
@@ -92,7 +92,8 @@ impl Fleet {
         self.call("POST", "/api/v1/nodes", Some(&body));
     }
 
-    /// Removes the label that the pool selects. The controller counts the pod until it does not exist.
+    /// Removes the node's label that the pool selects. The controller counts the node's pod until the pod no longer
+    /// exists.
     fn leave_pool(&mut self, node: usize) {
         let body = json!({"metadata": {"labels": {"pool": null}}});
         self.call(
@@ -120,7 +121,7 @@ impl Fleet {
         self.call("PATCH", &path, Some(&body));
     }
 
-    /// Lets Helm install or upgrade the release. The change of every tenth node fails if the specification says so.
+    /// Lets Helm install or upgrade the release. If the specification says so, the change of every tenth node fails.
     fn update(&mut self, verb: &str, mode: &str, specification: &str, max_unavailable: Value) {
         self.changed.clear();
         self.failed.clear();
@@ -170,7 +171,7 @@ impl Fleet {
         }
     }
 
-    /// Takes one event of the pods, and counts the nodes that are unavailable after it.
+    /// Handles one event of a pod, and then counts the unavailable nodes.
     fn see(&mut self, event: &Value) {
         let object = &event["object"];
         let Some(node) = object["spec"]["nodeName"].as_str() else {
@@ -248,7 +249,7 @@ impl Fleet {
         (0..NODES).filter(|node| !is_available(node)).collect()
     }
 
-    /// Waits until every node that is not dead has changed, and is available, also as the controller counts.
+    /// Waits until every node that is not dead has changed and is available. The controller must count the same.
     fn until_complete(&mut self) {
         self.until("the end of the rollout", |fleet| {
             fleet.changed.len() + fleet.dead.len() == NODES && fleet.unavailable() == fleet.dead
@@ -256,7 +257,7 @@ impl Fleet {
         self.until_counted();
     }
 
-    /// Waits until the controller has seen the last update, and counts as many unavailable nodes as this test.
+    /// Waits until the controller has seen the last update and counts as many unavailable nodes as this test.
     fn until_counted(&mut self) {
         self.until("the status of the DaemonSet", |fleet| {
             let seen: Value = serde_json::from_str(&fleet.call("GET", DAEMONSET, None)).unwrap();
@@ -267,7 +268,8 @@ impl Fleet {
         });
     }
 
-    /// Waits until the pods of all dead nodes end. No other node may change, because these use up `maxUnavailable`.
+    /// Waits until the pods of all dead nodes end. No other node may change meanwhile, because the dead nodes use up
+    /// `maxUnavailable`.
     fn until_blocked_by_the_dead(&mut self) {
         self.until("the end of the dead pods", |fleet| {
             fleet.dead.iter().all(|node| fleet.pods[node].is_ending)
@@ -276,7 +278,7 @@ impl Fleet {
         assert_eq!(self.changed, BTreeSet::new());
     }
 
-    /// The requests that the API server has answered, apart from watches that go on.
+    /// The number of requests that the API server has answered, without watches in progress.
     fn answered(&mut self) -> usize {
         let page = self.call("GET", "/metrics", None);
         let lines = page
@@ -287,9 +289,9 @@ impl Fleet {
             .sum()
     }
 
-    /// Checks the pace of the last update, and prints its result. An event of a pod's deletion that reaches the
-    /// controller late counts for a later deletion too, so a busy controller can exceed its budget by some pods. A
-    /// rollout without a pace changes all nodes at once.
+    /// Checks the pace of the last update, and prints its result. If the deletion event of a pod reaches the controller
+    /// late, the controller also counts the event for a later deletion. A busy controller can therefore exceed its
+    /// budget by some pods. Without the pace, all nodes would change at once.
     fn check_pace(&self, what: &str, budget: usize) {
         let (most, seconds) = (self.most_unavailable, self.updated.elapsed().as_secs_f64());
         assert!(
@@ -326,7 +328,7 @@ fn a_rollout_over_500_nodes_keeps_its_pace_stops_at_failures_and_passes_dead_nod
         });
         fleet.until_counted();
         fleet.check_pace(&format!("failing update {generation}"), 5);
-        // Only the nodes that have failed before try the next update.
+        // Only the nodes that failed in the last update try the next one.
         match generation {
             1 => stopped_at = fleet.failed.clone(),
             _ => assert_eq!(fleet.changed, stopped_at),
@@ -364,19 +366,20 @@ fn a_rollout_over_500_nodes_keeps_its_pace_stops_at_failures_and_passes_dead_nod
     fleet.until("a rollout past nodes without the label", |fleet| {
         fleet.changed.len() > 9
     });
-    // The three nodes without the label count here, but not for the controller.
+    // This test still counts the three nodes without the label, but the controller does not.
     fleet.check_pace("update past three nodes without the label", 6);
 }
 
-/// Sends each event of the pods. The API server ends a watch that is slow, and the next one starts at its last event.
+/// Sends each event of the pods to `sender`. The API server ends a slow watch, and the next watch continues after the
+/// last event.
 fn watch(sender: &Sender<Value>) {
     let mut version = "0".to_owned();
     loop {
         let path = format!(
             "{NAMESPACE}/pods?watch=true&labelSelector=criswitch.io/pool%3Dnodes&resourceVersion={version}"
         );
-        // The proxy would delay each event. kubectl ends with the API server, so it must not hold the output of this
-        // test.
+        // kubectl watches without the proxy, which would delay each event. kubectl runs as long as the API server, so
+        // it must not hold the output of this test open.
         let mut kubectl = Command::new("kubectl");
         kubectl.args(["get", "--raw", &path]).stderr(Stdio::null());
         let mut kubectl = kubectl.stdout(Stdio::piped()).spawn().unwrap();
@@ -396,7 +399,8 @@ fn name(node: usize) -> String {
     format!("node-{node}")
 }
 
-/// The readiness of a real follower whose node ends its change, or fails.
+/// The readiness that a real follower in this mode reports after the change of its node has succeeded or, with `fails`,
+/// has failed.
 fn follow((mode, fails): &(String, bool)) -> bool {
     let (apply, status, state) = if *fails {
         (

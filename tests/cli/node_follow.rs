@@ -24,7 +24,8 @@ pub(crate) struct Followed {
 }
 
 impl Followed {
-    /// Follows a node whose systemd ends the commands of these names with these statuses and outputs.
+    /// Follows a node with a simulated systemd. `ends` has the name of a command, its exit status and its output. If a
+    /// name occurs several times, successive runs of the command use its entries in order.
     pub(crate) fn start(mode: &str, ends: &[(&'static str, i32, &'static str)]) -> Followed {
         let root = tempfile::tempdir().unwrap();
         let ran = Arc::<Mutex<Vec<_>>>::default();
@@ -41,7 +42,7 @@ impl Followed {
                 .filter(|ran| ran.contains(&words[2]))
                 .count();
             let mut last = ends.next().unwrap();
-            // The last end repeats.
+            // After the last entry of a command, its further runs end in the same way.
             while count > 1
                 && let Some(next) = ends.next()
             {

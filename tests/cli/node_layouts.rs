@@ -7,7 +7,7 @@ use crate::machine::Machine;
 const TABLE: &str =
     "default_handler = 'runc'\n[handlers]\nrunc = '/run/containerd/containerd.sock'";
 
-/// A machine with these files: a line `>>> PATH` before the text of each.
+/// A machine with these files. In the text, a line `>>> PATH` comes before the content of each file.
 pub(crate) fn machine(files: &str) -> Machine {
     let files = files.split("\n>>> ").filter(|file| !file.trim().is_empty());
     files.fold(Machine::bare(), |machine, file| {
@@ -33,7 +33,7 @@ fn shows(files: &str, expected: Expect) {
     assert_eq!(outcome.code, i32::from(!is_good), "{shown}");
 }
 
-/// Checks that the kubelet uses criswitch by kubeadm's configuration file, and that nothing is wrong.
+/// Checks that the kubelet uses criswitch because of kubeadm's configuration file, and that the output has no problem.
 #[track_caller]
 fn is_valid(files: &str) {
     shows(
@@ -338,7 +338,7 @@ fn a_kubelet_in_hyperkube_or_a_container_of_the_operating_system_is_found() {
             configuration is valid; 2 problems on this node
         "#]],
     );
-    // Its configuration is in the container.
+    // The configuration of this kubelet is in its container.
     shows(
         &format!(
             "
@@ -441,7 +441,7 @@ kubelet-arg:
         configuration is valid; 2 problems on this node
     "#]],
     );
-    // The running k3s has overwritten its command line.
+    // A running k3s overwrites its command line.
     shows(
         &format!("{unit}>>> /proc/812/cmdline\n/usr/local/bin/k3s server\0\0"),
         expect![[r#"

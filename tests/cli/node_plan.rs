@@ -84,7 +84,7 @@ async fn running(containerd: &Sim) -> Machine {
             "/proc/812/stat",
             &format!("812 (kubelet) S {}0", "0 ".repeat(19)),
         )
-        // The kubelet starts after the tests have made its files.
+        // This boot time makes the kubelet start after the test has written its files.
         .with("/proc/stat", "btime 4000000000\n")
         .with("/run/systemd/system/x", "")
         .with(UNIT, &format!("[Service]\nExecStart={command}\n"))
@@ -102,7 +102,7 @@ async fn running(containerd: &Sim) -> Machine {
     machine
 }
 
-/// Plans beside the tasks of the test.
+/// Runs a plan while the tasks of the test, such as a simulated runtime, keep running.
 async fn plan_beside(machine: &Machine, node: &str, arguments: &[&str]) -> Outcome {
     let files = main_file(&format!("{TABLE}[node]\n{node}\n"));
     let spec = files.main();
@@ -112,7 +112,7 @@ async fn plan_beside(machine: &Machine, node: &str, arguments: &[&str]) -> Outco
     outcome
 }
 
-/// Checks the findings that are not accepted; there are some.
+/// Checks the findings that the specification does not accept. There must be at least one.
 async fn finds(machine: &Machine, node: &str, expected: Expect) {
     let outcome = plan_beside(machine, node, &[]).await;
     let lines = outcome
@@ -435,8 +435,8 @@ async fn another_machine_another_version_and_another_installation_are_rejected()
     "#]]).await;
 }
 
-/// Runs a plan for a machine after this command of a shell in a mount namespace of its own, where `$1` is the root of
-/// the machine. `None` if the command fails, as it does without the privileges for it.
+/// Runs a shell command and then a plan for the machine, both in a separate mount namespace. In the command, `$1` is
+/// the root of the machine. Returns `None` if the command fails, for example because the test lacks privileges.
 #[allow(clippy::print_stderr)]
 fn plan_after(machine: &Machine, shell: &str) -> Option<String> {
     let files = main_file(&format!("{TABLE}[node]\n"));

@@ -6,8 +6,8 @@ use expect_test::{Expect, expect};
 use crate::node_layouts::machine;
 use crate::node_plan::plan;
 
-/// Checks the layout, the changes of the kubelet's endpoint, the findings that an image always has aside, and the exit
-/// status.
+/// Checks the layout, the changes of the kubelet's endpoint, the findings except those that every image has, and the
+/// exit status.
 #[track_caller]
 fn shows(files: &str, code: i32, expected: Expect) {
     let machine = machine(files).with("/usr/lib/systemd/systemd", "");

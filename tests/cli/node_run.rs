@@ -17,7 +17,7 @@ fn run(root: &Path, arguments: &[&str], input: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = process.stdin.take().unwrap();
-    // A process that does not read its input may have ended.
+    // The write may fail, because a process that does not read its input may have ended.
     stdin.write_all(input.as_bytes()).ok();
     drop(stdin);
     process.wait_with_output().unwrap()

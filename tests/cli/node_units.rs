@@ -20,7 +20,7 @@ containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 const CRIO: &str =
     "the kubelet's container runtime endpoint is unix:///run/crio.sock, not criswitch";
 
-/// Checks the problem that the output shows; no problem if the text is empty.
+/// Checks the problem that the output shows. An empty text means that the output must show no problem.
 #[track_caller]
 fn says(machine: &Machine, problem: &str) {
     let outcome = machine.check(TABLE, &[]);
@@ -62,7 +62,7 @@ fn a_quoted_value_of_an_environment_file_may_have_line_breaks() {
 fn a_unit_that_systemd_does_not_start_is_unknown() {
     says(&machine(KUBELET), "");
     let problem = "kubelet.service: unknown: this unit is masked or has no ExecStart=";
-    // The target exists on a node, and not in every image.
+    // The target of the link, /dev/null, exists on a node, but not in every image.
     for masked in [machine(KUBELET), machine(KUBELET).with_socket("/dev/null")] {
         let unit = masked.at("/etc/systemd/system/kubelet.service");
         symlink("/dev/null", unit).unwrap();
@@ -120,7 +120,7 @@ fn a_line_outside_the_section_of_its_unit_does_not_count_and_is_reported() {
         );
         says(&machine(&format!("{KUBELET}{drop_in}")), &problem);
     }
-    // A second header of the same section goes on with it.
+    // A second `[Service]` header continues the first `[Service]` section.
     let drop_in =
         ">>> /etc/systemd/system/kubelet.service.d/a.conf\n[Unit]\nAfter=a.service\n[Service]\n";
     says(&machine(&format!("{KUBELET}{drop_in}{line}")), CRIO);

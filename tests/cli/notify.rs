@@ -1,4 +1,4 @@
-//! `criswitch serve` under a service manager: its notifications, also to a manager that hangs or has ended.
+//! `criswitch serve` under a service manager: its notifications, even if the manager hangs or has ended.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;

@@ -210,7 +210,7 @@ async fn the_json_of_a_daemon_has_this_shape() {
     node.end().await;
 }
 
-#[cfg(unix)] // Windows has no numbers of users.
+#[cfg(unix)] // Windows has no numeric user ids.
 #[tokio::test]
 async fn the_json_of_a_configuration_has_this_shape() {
     let directory = tempfile::tempdir().unwrap();

@@ -255,7 +255,7 @@ async fn a_wrong_configuration_exits_with_78_and_changes_nothing() {
     node.end().await;
 }
 
-#[cfg(unix)] // Windows has no numbers of users.
+#[cfg(unix)] // Windows has no numeric user ids.
 #[tokio::test]
 async fn a_change_that_needs_a_restart_is_rejected_by_name_with_its_place_and_values() {
     let node = Node::start("allow_uids = [0, 1000]").await;

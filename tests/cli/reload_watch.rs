@@ -29,7 +29,7 @@ async fn files_that_become_invalid_before_the_first_check_are_reported() {
     let mut serve = crate::daemon(text(&files.main()));
     let process = serve.stderr(stderr).spawn().unwrap();
     drop(serve);
-    // When the socket exists, the daemon has read the files, and waits until it can write its log.
+    // When the socket exists, the daemon has read the files, and then waits until it can write its log.
     let begun = async {
         while !listen.exists() {
             tokio::task::yield_now().await

@@ -99,7 +99,7 @@ fn completions_of_the_daemon_offer_its_options_and_files() {
 }
 
 /// bash itself loads the scripts, and asks for the completions of `criswitch pods -o w` and of `criswitchd --ch`.
-#[cfg(unix)] // bash is a program of Unix.
+#[cfg(unix)] // bash is a Unix program.
 #[test]
 fn bash_completes_a_word_with_the_script() {
     let program = Path::new(env!("CARGO_BIN_EXE_criswitch"));

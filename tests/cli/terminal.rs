@@ -91,7 +91,7 @@ fn problems_are_wrapped_on_a_terminal_and_one_line_each_through_a_pipe() {
         let piped = run(arguments);
         let shown = on_a_terminal(arguments);
         assert_eq!(shown.code, piped.code);
-        // A terminal also gets the lines of the file.
+        // On a terminal, the problems also quote the line of the file.
         let lines = fits(&shown.stdout);
         let (lines, said): (Vec<_>, Vec<_>) = lines.lines().partition(|it| it.starts_with("    "));
         let said = said.join("\n").replace("\n  ", " ") + "\n";
@@ -294,7 +294,7 @@ async fn a_watched_status_fits_the_screen_and_counts_the_lines_that_it_omits() {
         let screen = screen.strip_prefix("\u{1b}[2J\u{1b}[H").expect(&screen);
         let screen = fits(screen);
         let lines: Vec<&str> = screen.lines().collect();
-        // The cursor is in the last row.
+        // The last row stays empty for the cursor.
         assert_eq!(lines.len(), rows - 1, "{screen}");
         assert!(lines[0].starts_with("serving: "), "{screen}");
         assert!(lines[2].starts_with("BACKEND  STATE"), "{screen}");

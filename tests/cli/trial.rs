@@ -23,7 +23,7 @@ const STEPS: [&str; 10] = [
     "remove pod",
 ];
 
-/// The output of the command in a container with the kernel of this machine.
+/// The output of the command that a try runs in the container, on a container that shares the kernel of this machine.
 pub(crate) fn host_kernel() -> String {
     let line = |path: &str| std::fs::read_to_string(path).unwrap();
     format!(
@@ -34,7 +34,7 @@ pub(crate) fn host_kernel() -> String {
     )
 }
 
-/// gVisor has no file with the release.
+/// gVisor has no file with the kernel release, so this output has no line `release`.
 const GVISOR: &str = "version=Linux version 4.19.0-gvisor #1 SMP\nlog=Starting gVisor...\n";
 pub(crate) const KATA: &str = "version=Linux version 6.12.8 (kata)\nrelease=6.12.8\nboot_id=0b\nhypervisor=yes\n\
                                free_memory_kib=10240\n";

@@ -87,7 +87,7 @@ async fn ctrl_c_while_the_pod_is_created_waits_for_its_id_and_removes_it() {
 #[tokio::test]
 async fn a_pod_that_exists_although_its_creation_failed_is_found_by_its_label_and_removed() {
     let node = node().await;
-    // The runtime creates the pod, and its reply is lost.
+    // The runtime creates the pod, but its reply never arrives.
     node.new.hold_reply("RunPodSandbox");
     let process = start(&node);
     node.new.until_done("RunPodSandbox").await;
@@ -198,10 +198,10 @@ async fn a_pod_that_something_else_stops_is_tried_again() {
     let process = start(&node);
     let is_held = |held: &[String]| held.iter().any(|rpc| rpc == "ExecSync");
     node.new.until(|journal| is_held(&journal.held)).await;
-    // The exit code of a container that a kubelet kills.
+    // 137 is the exit code of a container that a kubelet kills.
     node.new.exit(&node.new.containers()[0].id, 137);
     node.new.release("ExecSync");
-    // A kubelet on a busy machine stops several pods.
+    // A kubelet on a busy machine may stop several pods, one after the other.
     for pods in 2..5 {
         node.new.until(|journal| !is_held(&journal.held)).await;
         node.new.hold("ExecSync");

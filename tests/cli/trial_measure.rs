@@ -14,11 +14,11 @@ use crate::trial::{KATA, assert_nothing_is_left, node, shows, try_on};
 use crate::trial_images::{end, interrupt};
 use crate::{Outcome, run, run_beside, text};
 
-/// The overhead that the files of [`machine`] give.
+/// The overhead that a measurement with the files of [`machine`] must give.
 const ROW: &str = "overhead = { memory = \"7Mi\" }";
 
-/// The ids of pods and containers of a runtime, in their order: those of the try, then for each run those of an empty
-/// pod and of a pod with a container.
+/// The ids that a runtime gives to pods and containers, in the order of their creation, and whether each is a pod. The
+/// first two are of the try. Each run adds an empty pod, and a pod with a container.
 fn ids(name: char, runs: usize) -> Vec<(String, bool)> {
     let kinds = [true, false]
         .into_iter()
@@ -29,8 +29,8 @@ fn ids(name: char, runs: usize) -> Vec<(String, bool)> {
         .collect()
 }
 
-/// A machine with the pods that a runtime will make. Each pod has a cgroup of 1 MiB, each container one of 2.5 MiB, and
-/// one shim of 3 MiB runs for all of them.
+/// A machine with the cgroups and the shim of the pods that each runtime will create. A pod's cgroup uses 1 MiB, a
+/// container's cgroup uses 2.5 MiB, and one shim for all pods of the runtime uses 3 MiB.
 fn machine(sims: &[(&Sim, char)], runs: usize) -> Tree {
     let tree = Tree::with(ONLY_V2);
     for (number, (sim, name)) in (10..).zip(sims) {
@@ -72,7 +72,7 @@ async fn json_of(node: &Node, machine: &Tree, more: &[&str]) -> (i32, Json) {
     (outcome.code, json.expect(&outcome.stdout))
 }
 
-/// The cells of the lines of a table.
+/// The cells of each line of a table.
 fn cells(table: &str) -> Vec<Vec<&str>> {
     let lines = table.lines();
     let cells = lines.map(|line| line.split("  ").filter(|cell| !cell.is_empty()));
@@ -334,7 +334,7 @@ async fn a_pod_that_is_not_on_this_machine_is_a_failure() {
     node.end().await;
 }
 
-/// Starts a measurement that waits in the first pod that is measured.
+/// Starts a measurement whose call for the status of the first measured pod hangs.
 async fn held(node: &Node, machine: &Tree) -> Child {
     node.new.hold("PodSandboxStatus");
     let main = node.files.main();

@@ -1,5 +1,5 @@
-//! No process reads the standard error of criswitch. criswitch still answers calls, drops and counts log lines, and
-//! ends at a signal.
+//! criswitch while no process reads its standard error: it still answers calls, drops and counts log lines, and ends at
+//! a signal.
 
 use std::io::{BufRead, BufReader, PipeReader};
 use std::process::{Child, Command};

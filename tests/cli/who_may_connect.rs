@@ -135,7 +135,7 @@ fn without_acls_every_user_can_connect_and_a_warning_explains_the_risk() {
     let (files, listen) = switch("allow_uids = [1]");
     let made = listen.parent().unwrap();
     std::fs::create_dir(made).unwrap();
-    // If the mount is not possible, nothing is tested.
+    // If the test may not mount a file system, it checks nothing.
     let mount = "mount -t ramfs ramfs \"$0\" && exec \"$@\"";
     let mut unshared = Command::new("unshare");
     unshared.args(["--mount", "sh", "-c", mount]).arg(made);

@@ -53,7 +53,7 @@ fn problems_are_ordered_by_place_and_not_by_time() {
     assert!(shown.ends_with("\nand 101 more problems"), "{shown}");
 }
 
-#[cfg(unix)] // Windows has no numbers of users.
+#[cfg(unix)] // Windows has no numeric user ids.
 #[test]
 fn a_line_as_long_as_a_file_is_read_in_time() {
     let uids = vec!["-1"; 300_000].join(",");

@@ -108,7 +108,7 @@ fn an_unknown_key_in_a_row_is_reported_and_no_key_as_missing() {
     );
 }
 
-#[cfg(unix)] // Windows has no numbers of users.
+#[cfg(unix)] // Windows has no numeric user ids.
 #[test]
 fn a_wrong_type_is_reported_with_a_valid_value() {
     fails_with(
@@ -270,7 +270,7 @@ fn a_column_counts_characters() {
     );
 }
 
-#[cfg(unix)] // Windows has no numbers of users.
+#[cfg(unix)] // Windows has no numeric user ids.
 #[test]
 fn a_key_in_two_files_is_reported_with_both_places() {
     let main = "default_handler = 'runc'\nallow_uids = []\n[handlers]\nrunc = '/run/a.sock'\n[backends]\nb = '/run/b.sock'";

@@ -1,4 +1,4 @@
-//! Values that contradict each other.
+//! Values that are valid alone, but contradict each other.
 
 use expect_test::expect;
 

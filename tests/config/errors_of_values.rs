@@ -184,7 +184,7 @@ fn a_wait_beyond_its_limit_is_reported() {
     );
 }
 
-#[cfg(unix)] // Windows has no numbers of users.
+#[cfg(unix)] // Windows has no numeric user ids.
 #[test]
 fn a_number_that_is_no_user_id_is_reported() {
     fails_with(
@@ -282,7 +282,7 @@ fn a_labels_file_that_node_feature_discovery_does_not_read_is_reported() {
     );
 }
 
-#[cfg(unix)] // The paths are of Unix sockets.
+#[cfg(unix)] // The values are paths of sockets.
 #[test]
 fn metrics_are_for_this_node_only() {
     values_fail_with(

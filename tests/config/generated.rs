@@ -58,7 +58,7 @@ fn blocks(table: &str, between: &str) -> String {
     of_table(table).map(block).collect::<Vec<_>>().join(between)
 }
 
-#[cfg(unix)] // The shipped files have the keys of Unix.
+#[cfg(unix)] // The shipped files have the keys for Unix.
 #[test]
 fn the_shipped_file_has_every_key_as_the_table_has_it() {
     assert_file("config/criswitch.toml", |text| {
@@ -71,7 +71,7 @@ fn the_shipped_file_has_every_key_as_the_table_has_it() {
     });
 }
 
-#[cfg(unix)] // The shipped files have the keys of Unix.
+#[cfg(unix)] // The shipped files have the keys for Unix.
 #[test]
 fn the_documentation_names_the_keys_that_need_a_restart() {
     let keys = criswitch_config::KEYS.iter();
@@ -100,7 +100,7 @@ fn row(key: &Key) -> String {
     )
 }
 
-#[cfg(unix)] // The shipped files have the keys of Unix.
+#[cfg(unix)] // The shipped files have the keys for Unix.
 #[test]
 fn the_documentation_has_every_key_as_the_table_has_it() {
     let mut keys = 0;

@@ -29,7 +29,7 @@ pub(crate) fn load_in_time(main: &Path) -> Result<Config, Problems> {
         .expect("it does not wait for anybody")
 }
 
-#[cfg(unix)] // For the tests below.
+#[cfg(unix)] // Only tests for Unix use this function.
 fn pipe(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
@@ -64,7 +64,7 @@ fn a_main_file_that_is_a_pipe_is_not_waited_for() {
     assert!(problems.to_string().contains("it is a pipe"), "{problems}");
 }
 
-#[cfg(unix)] // Windows fills a file of 1 TiB.
+#[cfg(unix)] // On Windows a file of 1 TiB is not sparse.
 #[test]
 fn a_file_is_read_up_to_its_largest_size_and_not_beyond() {
     let padded = |bytes: usize| format!("{RUNC}#{}", "x".repeat(bytes - RUNC.len() - 1));
@@ -105,7 +105,7 @@ fn a_panic_while_reading_is_a_problem_with_a_reason() {
         .assert_eq(&problems.to_string());
 }
 
-#[cfg(unix)] // Windows replaces no file that is open.
+#[cfg(unix)] // Windows does not replace an open file.
 #[test]
 fn a_drop_in_removed_during_a_read_is_ignored() {
     let files = ConfigFiles::of(&[("criswitch.toml", RUNC.as_bytes()), ("conf.d/.keep", b"")]);
@@ -114,7 +114,7 @@ fn a_drop_in_removed_during_a_read_is_ignored() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                // A load can read two of the files, so each has a handler of its own.
+                // One load may read two of these files, so each file has a different handler.
                 for name in ["a", "b", "c"] {
                     let file = folder.join(format!("{name}.toml"));
                     let row = format!("[handlers]\n{name} = '/run/{name}.sock'");

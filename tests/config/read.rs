@@ -71,7 +71,7 @@ fn waits_may_be_zero() {
     assert_eq!(config.list_timeout, Duration::from_millis(1));
 }
 
-#[cfg(unix)] // Windows has no numbers of users.
+#[cfg(unix)] // Windows has no numeric user ids.
 #[test]
 fn allow_uids_has_root_by_default_and_may_be_empty() {
     assert_eq!(load(RUNC).allow_uids, [0]);

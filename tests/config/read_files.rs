@@ -157,7 +157,7 @@ fn a_socket_and_a_link_to_its_file_are_one_backend_also_before_the_socket_is_the
     assert_eq!(Config::load(&main).unwrap().table.backends.len(), 1);
 }
 
-/// Its drop-ins may be there at another time, such as when the target is mounted.
+/// The target may appear later, for example when it is mounted, and then adds drop-ins.
 #[cfg(unix)] // Links on Windows need a privilege.
 #[test]
 fn a_link_to_a_missing_folder_of_drop_ins_is_a_problem() {

@@ -41,7 +41,7 @@ fn shown(path: &Path) -> String {
     text
 }
 
-#[cfg(unix)] // The shipped files have paths of Unix.
+#[cfg(unix)] // The shipped files have Unix paths.
 #[test]
 fn the_main_file_loads() {
     expect![[r#"
@@ -53,7 +53,7 @@ fn the_main_file_loads() {
     .assert_eq(&shown(&shipped("criswitch.toml")));
 }
 
-#[cfg(unix)] // The shipped files have paths of Unix.
+#[cfg(unix)] // The shipped files have Unix paths.
 #[test]
 fn the_main_files_commented_rows_are_right_and_show_every_key_of_a_row() {
     let text = main_file();
@@ -98,7 +98,7 @@ fn uncommented(line: &str) -> &str {
     line.strip_prefix('#').filter(row).unwrap_or(line)
 }
 
-#[cfg(unix)] // The shipped files have paths of Unix.
+#[cfg(unix)] // The shipped files have Unix paths.
 #[test]
 fn each_example_loads_and_begins_with_its_purpose() {
     let entries = std::fs::read_dir(shipped("examples")).unwrap();

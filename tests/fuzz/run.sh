@@ -26,7 +26,7 @@ JOBS=2
 LONGEST_INPUT=1024
 LONGEST_COMMITTED=256
 
-# The targets that run; empty for all.
+# The targets that run. An empty list means all targets.
 TARGETS=()
 
 main() {

@@ -87,7 +87,7 @@ async fn an_oversized_request_is_rejected_and_idle_readers_are_disconnected() {
         !reply.contains("200 OK") && !reply.contains("criswitch_"),
         "{reply}"
     );
-    // These are more readers than criswitch serves at once.
+    // Connect more readers than criswitch serves at once.
     let mut silent = Vec::new();
     for _ in 0..20 {
         let mut stream = connected(&socket).await;
@@ -168,7 +168,7 @@ async fn silent_readers_beyond_the_limit_delay_a_reader_for_less_than_a_second()
     let switch = switch(directory.path(), &listen);
     let _serving = metrics::keep_serving(&switch, None);
     let mut silent = Vec::new();
-    // These are five times as many readers as criswitch serves at once.
+    // Connect five times as many readers as criswitch serves at once.
     for _ in 0..40 {
         silent.push(connected(&socket).await);
     }

@@ -45,7 +45,7 @@ impl Prometheus {
         }
     }
 
-    /// Waits until the query has a value: a rate has one after two scrapes.
+    /// Waits until the query has a value. A rate has a value only after two scrapes.
     pub async fn until_it_answers(&self, query: &str) {
         let answered = async {
             while self.ask(query).await.is_none_or(|count| count == 0) {

@@ -109,13 +109,13 @@ fn each_panel_has_a_unique_id_a_place_and_a_description() {
         .map(|panel| panel["id"].as_u64().unwrap())
         .collect();
     assert_eq!(BTreeSet::from_iter(&ids).len(), ids.len());
-    // Grafana moves what is below a row that somebody opens.
+    // Grafana moves the panels below an opened row, so the panels of each collapsed row are checked separately.
     for panels in [shown].into_iter().chain(collapsed) {
         assert_panels(panels);
     }
 }
 
-/// Each panel has a place of its own and a description.
+/// Checks that no panels overlap, and that each panel has a description.
 fn assert_panels(panels: &[Json]) {
     let mut taken = BTreeSet::new();
     for panel in panels {

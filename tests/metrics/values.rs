@@ -317,7 +317,7 @@ async fn lists_fail_because_of_a_backend_that_has_never_answered_until_it_answer
 async fn lists_fail_because_of_a_ready_backend_only_if_no_other_answer_can_be_used() {
     let cause = || Status::internal("the database is locked");
     let kata = || Sim::new("kata");
-    // The cached list of kata replaces its answer while the answer of another backend can be used.
+    // With two backends, kata's cached list replaces its error, because the answer of the other backend can be used.
     for (rig, fails) in [(rig("", [kata()]).await, true), (two().await, false)] {
         rig.pods().await.unwrap();
         rig.sim("kata").fail("ListPodSandbox", cause());
@@ -435,7 +435,7 @@ async fn stats_that_are_late_are_counted_with_their_age_until_they_come() {
     .await;
 }
 
-#[cfg(unix)] // The mount point in the test is a path of Unix.
+#[cfg(unix)] // The mount point in the test is a Unix path.
 #[tokio::test]
 async fn metrics_of_image_file_systems_exist_for_ten_minutes_after_image_fs_info() {
     let runc = Sim::new("runc").runtime_name(REAL).image("busybox:1.36");
@@ -534,7 +534,7 @@ async fn reloads_are_counted_and_a_removed_backend_leaves_no_metrics() {
 
 #[test]
 fn no_family_has_the_name_of_a_counter_without_its_suffix() {
-    // OpenMetrics names the family of a counter so.
+    // In OpenMetrics, the name of a counter's family has no suffix `_total`.
     for counter in FAMILIES
         .iter()
         .filter_map(|it| it.name.strip_suffix("_total"))
@@ -543,7 +543,7 @@ fn no_family_has_the_name_of_a_counter_without_its_suffix() {
     }
 }
 
-#[cfg(unix)] // The mount point in the test is a path of Unix.
+#[cfg(unix)] // The mount point in the test is a Unix path.
 #[tokio::test]
 async fn the_page_has_every_family_of_the_table_in_its_order_and_the_process() {
     let runc = Sim::new("runc").runtime_name(REAL);

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use super::{at, shipped};
 
-/// Runs `tests/run.sh` with no other programs than those of the folder.
+/// Runs `tests/run.sh` with only the programs in the folder.
 fn run(programs: &Path, arguments: &[&str]) -> Output {
     let mut script = Command::new("/bin/bash");
     script.arg(at("tests/run.sh")).args(arguments);

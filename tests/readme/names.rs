@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::at;
 use crate::words::found;
 
-/// Words that no name contains, with their plain replacements.
+/// Words that no name may contain, with their plain replacements.
 const UNPLAIN: [(&str, &str); 20] = [
     ("tell", "report, send, show"),
     ("tells", "reports, sends, shows"),

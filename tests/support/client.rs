@@ -61,7 +61,7 @@ impl Client {
         self.images.clone()
     }
 
-    /// For clients of services other than those above.
+    /// The channel, for clients of other services.
     pub fn channel(&self) -> Channel {
         clock::tick();
         self.channel.clone()
@@ -279,7 +279,7 @@ impl RawReply {
     }
 }
 
-/// Whether a call with this user agent is one that criswitch makes itself, and not one for a client.
+/// Whether this is the user agent of a call that criswitch makes for itself, not for a client.
 pub fn is_own_agent(agent: &str) -> bool {
     agent.starts_with("criswitch/") && !agent.ends_with(" (for a client)")
 }

@@ -28,7 +28,8 @@ impl Steps {
         Steps(tokio::spawn(async {
             loop {
                 tokio::time::sleep(STEP).await;
-                // A named pipe delivers some time after the write, so there no step is shorter than on a real clock.
+                // A named pipe delivers bytes some time after the write, so on Windows each step takes as long as on a
+                // real clock.
                 #[cfg(windows)]
                 std::thread::park_timeout(STEP);
             }
@@ -42,12 +43,12 @@ impl Drop for Steps {
     }
 }
 
-/// Lets other tasks run. If all of them wait, lets a paused clock advance.
+/// Lets other tasks run. If the clock is paused, advances it by one step once all tasks wait.
 pub async fn turn() {
     turns(1).await;
 }
 
-/// Lets other tasks run. If all of them wait, lets a paused clock advance by so many steps.
+/// Lets other tasks run. If the clock is paused, advances it by `steps` steps once all tasks wait.
 pub async fn turns(steps: u32) {
     if is_paused() {
         tokio::time::sleep(STEP * steps).await
@@ -56,14 +57,15 @@ pub async fn turns(steps: u32) {
     }
 }
 
-/// Advances the paused clock by this time at once. First waits for the file work in progress, which would be late.
+/// Advances the paused clock by this time at once. First lets the file work in progress end, which would otherwise
+/// exceed its time limit.
 pub async fn later(by: Duration) {
     turn().await;
     tokio::time::advance(by).await;
 }
 
-/// Advances a paused clock by less than a step, so that no two calls are at the same time. criswitch compares
-/// such times.
+/// Advances a paused clock by less than a step, so that no two calls begin at the same time. criswitch compares the
+/// times of calls.
 pub fn tick() {
     if is_paused() {
         // The first poll advances the clock, and the rest only yields.

@@ -30,17 +30,17 @@ mod windows {
     const PIPE: &str = "//./pipe/";
     /// The directory of the sockets in the tests' texts.
     const RUN: &str = "/run/";
-    /// The end of a socket's name, and of its pipe's name. A path and its pipe have equal lengths, so that the columns
-    /// in messages are the same on all systems.
+    /// The suffix of a socket's name, and the suffix of its pipe's name. A path and its pipe have equal lengths, so
+    /// that the columns in messages are the same on all systems.
     const ENDS: (&str, &str) = (".sock", "_");
     /// The paths of sockets whose pipes have other names.
     const RENAMED: [(&str, &str); 2] = [
         ("/run/criswitch/criswitch.sock", "//./pipe/criswitch"),
         ("/nowhere/", "//./pipe/nowhere/"),
     ];
-    /// The beginning of the names of temporary directories.
+    /// The prefix of the names of temporary directories.
     const TEMPORARY: &str = ".tmp";
-    /// The numbers of errors of Windows, and their texts on Unix.
+    /// Numbers of Windows errors, and the texts of the same errors on Unix.
     const ERRORS: [(i32, &str); 2] = [
         (2, "No such file or directory (os error 2)"),
         (3, "No such file or directory (os error 2)"),

@@ -164,7 +164,7 @@ impl Sim {
         self.edit(|journal| journal.rejects = Some((name.to_owned(), with)));
     }
 
-    /// Answers the next call of an RPC never, and later calls as before.
+    /// Never answers the next call of an RPC. Answers later calls as before.
     pub fn lose(&self, rpc: &str) {
         self.edit(|journal| {
             journal.loses.insert(rpc.to_owned());
@@ -184,7 +184,7 @@ impl Sim {
         self.hold(&serve::all_of(rpc));
     }
 
-    /// Makes an RPC's calls hang if their requests contain this id, for good.
+    /// Makes an RPC's calls hang for ever if their requests contain this id.
     pub fn hold_of(&self, rpc: &str, id: &str) {
         self.edit(|journal| journal.holds_of = Some((rpc.to_owned(), id.to_owned())));
     }
@@ -200,7 +200,7 @@ impl Sim {
         self.until(|journal| journal.held.contains(&reply)).await;
     }
 
-    /// Waits until one call is held, a call of this RPC.
+    /// Waits until exactly one call is held, and this call is of this RPC.
     pub async fn until_held(&self, rpc: &str) {
         self.until(|journal| journal.held == [rpc]).await;
     }

@@ -46,7 +46,7 @@ mod unix {
         std::fs::remove_file(socket).unwrap();
     }
 
-    /// The beginning of the addresses of all sockets in a directory, as a configuration file has it.
+    /// The prefix of the addresses of all sockets in a directory, as a configuration file writes it.
     pub fn text(directory: &Path) -> String {
         directory.to_str().unwrap().to_owned()
     }
@@ -108,7 +108,7 @@ mod windows {
     /// Does nothing: a pipe ends with its runtime.
     pub fn remove(_: &Path) {}
 
-    /// The beginning of the addresses of all pipes in a directory, as a configuration file has it.
+    /// The prefix of the addresses of all pipes in a directory, as a configuration file writes it.
     pub fn text(directory: &Path) -> String {
         let of_any = address::endpoint(&address(&directory.join("any")));
         of_any.trim_end_matches("/any").to_owned()

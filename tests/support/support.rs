@@ -15,7 +15,7 @@ mod client;
 pub mod clock;
 mod configs;
 pub mod misbehaving;
-#[cfg(unix)] // Windows passes no sockets.
+#[cfg(unix)] // Windows has no socket activation.
 mod passed;
 mod rig;
 mod sim;

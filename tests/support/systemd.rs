@@ -1,4 +1,5 @@
-//! A simulated systemd: it runs no command of a unit, but gives each the exit status and the output that a test sets.
+//! A simulated systemd. It runs no commands. The command of each unit gets the exit status and the output that the test
+//! sets.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,16 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// The exit status and the output of a command, by the name of its unit and its words.
+/// Returns the exit status and the output of a command. The arguments are the name of its unit, and the words of the
+/// command.
 pub(crate) type Runs = dyn Fn(&str, &[String]) -> (i32, String) + Send + Sync;
 
-/// The answers of a machine's systemd, which serves at `run/systemd/private` below a directory.
+/// The systemd of a simulated machine. It serves at `run/systemd/private` below the root directory of the machine.
 pub(crate) struct Systemd {
     root: PathBuf,
     runs: Box<Runs>,
     /// The name and the exit status of the unit that has failed last.
     failed: Mutex<Option<(String, i32)>>,
-    /// The unit whose command begins when its job is looked at.
+    /// The unit whose command starts when a client asks for the unit's job.
     job: Mutex<Option<(String, Vec<u8>)>>,
 }
 
@@ -39,14 +41,14 @@ impl Systemd {
         });
     }
 
-    /// Answers the only call of a connection, after a signal.
+    /// Answers the only call of a connection. Sends a D-Bus signal before the reply.
     fn answer(&self, stream: UnixStream) -> Option<()> {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         let mut line = String::new();
         reader.read_line(&mut line).ok()?;
         reader.read_line(&mut line).ok()?;
         assert_eq!(line, "\0AUTH EXTERNAL 30\r\nBEGIN\r\n");
-        // The real systemd does not see a call that comes with these lines.
+        // The client must not send its call together with these lines, because the real systemd would not see the call.
         assert!(reader.buffer().is_empty());
         (&stream).write_all(b"OK 0123\r\n").ok()?;
         let mut head = [0; 16];
@@ -57,7 +59,7 @@ impl Systemd {
         reader.read_exact(&mut body).ok()?;
         let (kind, reply) = self.reply(&fields, &body);
         for (kind, body) in [(4, &[0; 8][..]), (kind, &reply)] {
-            // A field of 8 bytes: the number of the call.
+            // The header has a field of 8 bytes: the serial number of the call.
             let mut message = vec![b'l', kind, 0, 1];
             message.extend(u32::try_from(body.len()).unwrap().to_le_bytes());
             message.extend([1, 0, 0, 0, 8, 0, 0, 0, 5, 1, b'u', 0, 1, 0, 0, 0]);

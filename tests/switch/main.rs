@@ -1,6 +1,6 @@
 //! The behaviour of criswitch as clients see it, with simulated runtimes. Each folder tests the module that has the
-//! same name in the code map of `src/lib.rs`. `images` tests the image calls, from their targets to their merged
-//! replies. The folders share the files next to this file.
+//! same name in the code map of `src/lib.rs`. `images` has no such module: it tests the image calls, from their targets
+//! to their merged replies. The folders share the files next to this file.
 // No other crate uses these items, and a panic is a failed test.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing)]
@@ -40,7 +40,7 @@ mod dispatch {
     mod by_id;
     mod deadlines;
     mod errors;
-    #[cfg(unix)] // It reads the processor time of a thread.
+    #[cfg(unix)] // The tests read the processor time of their thread.
     mod growth;
     mod requests;
     mod routing;
@@ -73,7 +73,7 @@ mod fanout {
 
 mod forward {
     mod deaths;
-    #[cfg(unix)] // As hung_owners.
+    #[cfg(unix)] // On Windows each millisecond of the paused clock takes as long as on a real one.
     mod fault_matrix;
     #[cfg(unix)] // On Windows each millisecond of the paused clock takes as long as on a real one.
     mod hung_owners;
@@ -144,7 +144,7 @@ mod switch {
     mod saved_node;
     pub mod saved_state;
     mod untrusted_state;
-    #[cfg(unix)] // The state has the paths of sockets.
+    #[cfg(unix)] // The saved state has socket paths.
     mod upgrade;
     mod written_state;
 }

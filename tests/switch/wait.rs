@@ -2,7 +2,7 @@
 
 use crate::support::{PATIENCE, clock};
 
-/// After so many questions each pause has a step more.
+/// After each `QUESTIONS` checks of the condition, the pause grows by one step.
 const QUESTIONS: u32 = 10;
 
 /// Waits until the condition holds; panics when the wait takes too long.
@@ -15,7 +15,7 @@ pub fn until(condition: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
     }
 }
 
-/// Asks for the condition until it holds. The pauses grow, because each question takes processor time.
+/// Checks the condition until it holds. The pauses grow, because each check takes processor time.
 pub async fn ask(mut condition: impl AsyncFnMut() -> bool) {
     let mut asked = 0;
     while !condition().await {

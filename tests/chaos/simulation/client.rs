@@ -227,7 +227,7 @@ pub fn of_pod(row: &Row, message: Bytes, uid: &str) -> Bytes {
     [message, more.into()].concat().into()
 }
 
-/// Adds labels to the pod or container that the call creates, and adds the annotations of a pod with this uid.
+/// Adds labels to the pod or container that the call creates, and the annotations of a pod with this uid.
 pub fn with_labels(row: &Row, message: Bytes, uid: &str, labels: HashMap<String, String>) -> Bytes {
     let more = match row.name {
         "RunPodSandbox" => cri::RunPodSandboxRequest {

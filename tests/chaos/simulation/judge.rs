@@ -237,8 +237,8 @@ impl Case<'_> {
         }
     }
 
-    /// The backends to which the call may go if it names `thing`. When the owner no longer lists a pod, a backend that
-    /// claimed it owns it until its next list.
+    /// The backends to which the call may go if it names `thing`. If the owner no longer lists `thing`, a hostile
+    /// backend that claimed `thing` may own it until the next list of that backend.
     fn holders(&self, thing: &Thing) -> Vec<usize> {
         let is_lost = thing.gone.is_some() && thing.removal_reported.is_none();
         let hostile = self.truth.hostile().into_iter().filter(|_| is_lost);
@@ -351,8 +351,8 @@ impl Case<'_> {
         )
     }
 
-    /// Whether the reply may be the last status of the thing, which answers while its backend is away or late: it shows
-    /// no older state than a list would.
+    /// Whether the reply may be a kept status: the last status of the thing, which criswitch returns while the backend
+    /// is down or late. A kept status is never older than the state that a list would show.
     fn is_kept(&self, thing: &Thing) -> bool {
         let begun = self.asked.begun;
         let is_there = thing.removal_reported.is_none_or(|at| at > begun);
@@ -410,8 +410,8 @@ fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
     let same_switch = truth.life == asked.life && !unread;
     let (places, calls_before) = (truth.tables.places, truth.tables.calls_before);
     let learn = |thing: &mut Thing| {
-        // A call says nothing about a thing that passed to another backend later, or that it may still show from the
-        // cached list of the backend before.
+        // The reply says nothing about a thing that passed to another backend after the call began. The reply also says
+        // nothing about a thing that may come from the cached list of an earlier owner.
         let is_passed = thing.shared && thing.born >= asked.begun;
         if is_passed || !thing.is_settled(asked.begun) {
             return;

@@ -29,7 +29,7 @@ pub const GROUPS: [&[&str]; 9] = [
         "ListSecurityProfiles",
         "RemoveSecurityProfile",
     ],
-    // Some shims of containerd lack these, and cri-dockerd lacks ReopenContainerLog.
+    // Some shims of containerd lack these RPCs, and cri-dockerd lacks ReopenContainerLog.
     &[
         "UpdateContainerResources",
         "ReopenContainerLog",

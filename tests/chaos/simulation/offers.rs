@@ -39,7 +39,7 @@ pub struct Offers {
     /// runtime's first report.
     registered: Offer,
     had_since: Option<Instant>,
-    /// Whether criswitch has asked for the handlers. The answer may be lost.
+    /// Whether criswitch has asked for the handlers, even if the answer may be lost.
     asked: bool,
     /// The index of a report that may not have arrived yet.
     on_its_way: Option<usize>,

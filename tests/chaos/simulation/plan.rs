@@ -107,9 +107,9 @@ pub enum Fault {
     Offer(Offer),
     /// The runtime starts with the pods that it had, as a version that lacks these RPCs.
     Lack(Lacking),
-    /// The runtime accepts calls and answers none; `false` ends the fault.
+    /// The runtime accepts calls but answers none of them; `false` ends the fault.
     Hang(bool),
-    /// The runtime answers every call but those of this RPC; `None` ends the fault.
+    /// The runtime answers all calls except those of this RPC; `None` ends the fault.
     HangRpc(Option<&'static str>),
     /// The runtime shuts its connections down and accepts new ones, as a server that is replaced does.
     GoAway,
@@ -133,8 +133,8 @@ pub enum Fault {
     /// The runtime answers creates with ids of other backends and creates nothing, and its pods have creation times in
     /// the far future; `false` ends the fault.
     Imitate(bool),
-    /// The runtime lists a pod of another runtime too, with its containers, as a second socket of that runtime does;
-    /// `true`: with another time of creation.
+    /// The runtime also lists a pod of another runtime, with its containers, as a second socket of that runtime does.
+    /// `true` means that the copy has a different creation time.
     Copy(u32, bool),
     /// The runtime no longer lists pods of other runtimes.
     DropCopies,
@@ -281,8 +281,8 @@ fn poll(rng: &mut Rng, steps: &mut Vec<Step>) {
     steps.extend(poll.iter().chain(&fault).chain(&poll).cloned());
 }
 
-/// Adds a backend that stops answering, wholly or one RPC, while calls are in flight, and then is forgotten or
-/// recovers.
+/// Adds steps in which a backend stops answering all calls, or the calls of one RPC, while calls are in flight. The
+/// backend then is forgotten, or recovers.
 fn hang(rng: &mut Rng, steps: &mut Vec<Step>) {
     let at = rng.usize(..60);
     let is_whole = rng.bool();
@@ -317,7 +317,7 @@ fn rpc(rng: &mut Rng) -> &'static str {
     ROWS[rng.usize(..ROWS.len())].name
 }
 
-/// Adds steps after which two backends list one pod, and then one of them no longer does.
+/// Adds steps that make two backends list one pod, and then make one of them stop listing it.
 fn share(rng: &mut Rng, steps: &mut Vec<Step>) {
     let (first, second) = (rng.usize(..60), rng.usize(..60));
     let list = |rng: &mut Rng, steps: &mut Vec<Step>| {

@@ -277,7 +277,7 @@ impl Runtime {
         self.report(&truth, before);
         let alone = call <= truth.alone;
         let unread = row.streams() && alone;
-        // criswitch caches no stats of a single backend, because it forwards a single backend's replies unchanged.
+        // criswitch forwards a single backend's stats unchanged and does not cache them.
         let unkept = row.is_stats() && alone;
         // While the runtime has a fault, its connection may pass no bytes, so this reply may never reach criswitch.
         let faulty = truth.health[self.at].faulty;
@@ -333,7 +333,7 @@ impl Runtime {
         self.state().slow_ms.is_some()
     }
 
-    /// The reply to a call that was executed, with the damage.
+    /// Returns the reply to a call that was executed, and applies the damage to the reply.
     async fn spoilt(
         self: &Arc<Self>,
         damage: Option<Damage>,

@@ -74,7 +74,7 @@ pub enum Sabotage {
     ListTwice,
     /// A list shows items that a backend claims and another backend owns.
     ShowClaims,
-    /// A backend may answer a create with the id of another backend's pod.
+    /// A create succeeds although its backend answers with the id of another backend's pod.
     TakeOver,
     /// A call ends without a status.
     BreakOff,
@@ -387,8 +387,7 @@ fn of_another(call: &Call, truth: &Mutex<Truth>) -> Call {
     }
 }
 
-/// The same pull for the store of another pod: a hostile runtime's pod with the same uid. That pod claims to be the
-/// newest.
+/// The same pull, but for the store of a hostile runtime's pod that has the same uid and claims to be the newest.
 fn of_newest(call: &Call, truth: &Mutex<Truth>) -> Call {
     let truth = truth.lock().unwrap();
     let mut pods = truth.existing(Kind::Pod);
@@ -503,7 +502,8 @@ pub fn at_end(sabotage: Option<Sabotage>, switch: &Arc<Switch>) {
     }
 }
 
-/// Sabotages the events that a client has received. With `SendDeleted`, a pod that several backends list is deleted.
+/// Sabotages the events that a client has received. With `SendDeleted`, adds a deletion event for a pod that several
+/// backends still list.
 pub fn events(sabotage: Option<Sabotage>, asked: &Asked, truth: &Truth) {
     let mut pods = truth.existing(Kind::Pod);
     let shared = pods.find(|pod| pod.shared && !pod.forgotten);

@@ -366,7 +366,7 @@ impl Truth {
         self.disturbed(backend);
     }
 
-    /// Notes that this RPC of `backend` hangs alone from now on, or that none does.
+    /// Notes that from now on only this RPC of `backend` hangs. `None` means that no RPC hangs alone.
     pub fn hang_rpc(&mut self, backend: usize, rpc: Option<&'static str>) {
         let before = std::mem::replace(&mut self.health[backend].hung_rpc, rpc);
         if before.is_some() {
@@ -388,7 +388,8 @@ impl Truth {
             .retain(|listing| listing.backend != backend || listing.delivered.is_some());
     }
 
-    /// Notes that every message has arrived, because nothing has moved for a tick of the clock.
+    /// Notes that every message has arrived. The caller has waited for one tick of the clock, in which all tasks were
+    /// idle.
     pub fn all_arrived(&mut self) {
         let now = self.tick();
         self.arrivals.push(now);

@@ -144,7 +144,7 @@ impl World {
         self.check()
     }
 
-    /// Has criswitch forget a backend. criswitch rejects that while the backend answers.
+    /// Makes criswitch forget a backend. criswitch rejects the request while the backend answers.
     async fn forget(&mut self, which: usize) {
         let at = self.runtime(which);
         let live = self.switch.live();
@@ -155,7 +155,7 @@ impl World {
         let had_joined = backend.has_joined();
         let name = backend.name();
         let mut forgets = pin!(forget::forget(&self.switch, &name));
-        // criswitch forgets the backend at once, and then waits until this is saved.
+        // criswitch forgets the backend at once, and then waits until this change is saved.
         let shown = futures_util::poll!(&mut forgets);
         let is_rejected = matches!(shown, Poll::Ready(Err(_)));
         if !is_rejected || had_joined && !backend.has_joined() {

@@ -40,8 +40,8 @@ const REPLIES: &[Reply] = &[
     ),
 ];
 
-/// The name of a message that is not a list, whether it passes, and whether clients can use such a message: the kubelet
-/// reads some fields unasked.
+/// The name of a message that is not a list, whether the gate accepts it, and whether clients can use such a message.
+/// The kubelet reads some fields without checking that they are set.
 type Other = (&'static str, fn(&Bytes) -> bool, fn(&[u8]) -> bool);
 
 const OTHERS: &[Other] = &[
@@ -89,8 +89,8 @@ const OTHERS: &[Other] = &[
     ),
 ];
 
-/// A message that passed, after the edits of criswitch: items and containers are dropped, and handlers have another
-/// name. The message still passes.
+/// Edits a message that the gate has accepted, as criswitch does: drops items and containers, and renames handlers. The
+/// gate must accept the edited message too.
 fn edited(list: List, readable: Readable, dropped: &str) -> Readable {
     let left = filter::filter(list, &readable, &[], |id| id != dropped).unwrap_or(readable);
     let inside = filter::without_inside(list, &left, |id| id != dropped);
@@ -118,7 +118,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     for _ in 0..u.int_in_range(1..=3)? {
         let reply = Bytes::from([&last, &messages::message(u, name)?[..]].concat());
         let read = Readable::list(*list, &reply);
-        // Items of the last list need not be read again.
+        // A read that reuses the items of the last list must have the same result as a complete read.
         assert_eq!(
             last.next_list(*list, &reply).map(Bytes::from),
             read.clone().map(Bytes::from)

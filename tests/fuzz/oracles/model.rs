@@ -1,5 +1,4 @@
-//! A model of criswitch's owners of pods and containers: a plain list of rows, which each query searches from end to
-//! end.
+//! A model of criswitch's owners of pods and containers: a plain list of rows. Each query searches the whole list.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -374,7 +373,8 @@ impl Model {
         pods.find(|row| kind == Kind::Container && row.id == pod)
     }
 
-    /// Whether the client sees an item of a list that criswitch asked for at `asked`: it is not another backend's.
+    /// Whether the client sees an item in the list of `backend` that criswitch asked for at `asked`. The client does
+    /// not see the items of other backends.
     fn is_shown(
         &self,
         kind: Kind,
@@ -496,8 +496,8 @@ impl Model {
 }
 
 impl Row {
-    /// Updates the row after a full list of `backend` that criswitch asked for at `asked`. The list lacks the row,
-    /// unless the backend has listed the row since `asked`.
+    /// Updates the row after a full list of `backend` that criswitch asked for at `asked`. If the backend has not
+    /// listed the row since `asked`, the list lacks the row.
     fn settle(&mut self, backend: BackendId, asked: u64) {
         let Some((next, seen)) = self.next else {
             return;

@@ -1,6 +1,6 @@
 //! Replies that are not one gRPC message: wrong lengths, an invalid flag, garbage inside.
 //!
-//! A runtime with another protocol, or a broken proxy in front of a runtime, sends such replies.
+//! A server with a different protocol, or a broken proxy in front of a runtime, sends such replies.
 
 use super::{Reply, raw};
 

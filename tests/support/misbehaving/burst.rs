@@ -17,14 +17,14 @@ fn event(container_id: String) -> bytes::Bytes {
     })
 }
 
-/// The id in an endless event. It is as long as a real event, because h2, and so the tests' client, closes a connection
-/// with too many unread frames that are shorter.
+/// The id in an endless event. The id is as long as a real event. With too many shorter unread frames, h2 would close
+/// the connection of the tests' client.
 pub fn endless_id(number: usize) -> String {
     format!("{number:0300}")
 }
 
 pub fn endless_events(rpc: &str) -> Option<Reply> {
-    // Long frames, because criswitch closes a connection that has too many short ones.
+    // The frames are long, because criswitch closes a connection with too many short frames.
     let frame = |first: usize| {
         (first..first + 1000)
             .flat_map(|number| event(endless_id(number)))

@@ -1,5 +1,5 @@
-//! A compressed reply, although the request did not allow compression. The RPC is one whose replies criswitch must
-//! read, so criswitch cannot forward the reply unread.
+//! A compressed reply, although the request did not allow compression. criswitch must read the replies to this RPC, so
+//! it cannot forward the reply unread.
 
 use super::{Reply, raw};
 

@@ -12,7 +12,7 @@ use super::{CONTAINER, Reply, containers, fine, of_frames};
 /// The length of the part of a reply that is sent, in bytes.
 const BEGUN: usize = 15 << 20;
 const PIECE: &[u8] = &[0; 1 << 20];
-/// The length of a list, in bytes: more than eight unfinished replies leave of 128 MiB.
+/// The length of a list, in bytes: more than the rest of 128 MiB after eight unfinished replies.
 pub const LONG_LIST: usize = 9 << 20;
 
 pub fn unfinished(rpc: &str) -> Option<Reply> {

@@ -258,7 +258,7 @@ impl Store {
         Ok(())
     }
 
-    /// Runs nothing: the output is that of the settings, else the command.
+    /// Runs nothing. The reply is the one in the settings; without one, the output is the command.
     pub fn exec_sync(&self, request: &cri::ExecSyncRequest) -> Answer<cri::ExecSyncResponse> {
         self.running(&request.container_id)?;
         if let Some(executed) = &self.settings.executed {

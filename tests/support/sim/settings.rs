@@ -45,7 +45,8 @@ pub struct Settings {
     pub writes_logs: bool,
     /// Ids of images with which no container starts, because they have no shell.
     pub without_shell: Vec<String>,
-    /// The most calls in flight on each later connection. `None` means no limit.
+    /// The maximum number of calls in flight on each connection that is opened after this setting. `None` means no
+    /// limit.
     pub streams: Option<u32>,
 }
 

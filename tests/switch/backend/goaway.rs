@@ -1,4 +1,4 @@
-//! A backend that sends GOAWAY: criswitch sends exactly the calls again that the GOAWAY excludes.
+//! A backend that sends GOAWAY: criswitch sends a call again exactly if the GOAWAY excludes the call.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::http2::{self, GOAWAY, HEADERS, PREFACE};
 use crate::session::events::{events, next};
 use crate::support::{Rig, Sim, sockets};
 
-/// How many of the next calls a GOAWAY does not exclude. `None` if no GOAWAY is due.
+/// The number of next calls that the GOAWAY does not exclude. `None` if no GOAWAY is planned.
 type Plan = Arc<Mutex<Option<usize>>>;
 
 /// Forwards connections to a runtime. Sends GOAWAY as planned, and forwards no call that the GOAWAY excludes.

@@ -98,8 +98,8 @@ async fn list_of_bad(rig: &Rig) -> RawReply {
     send(rig, "ListContainers", frame(&request)).await
 }
 
-/// Asserts that a list of the bad backend alone fails with an error that names it, that a list of all backends has its
-/// cached items, and that the good backend is unaffected.
+/// Asserts that a list of the bad backend alone fails with an error that names the backend, that a list of all backends
+/// has the cached items of the bad backend, and that the good backend is unaffected.
 async fn rejected(misbehaviour: Misbehaviour, code: Code, words: &str) {
     let beside = beside(misbehaviour).await;
     let reply = list_of_bad(&beside.rig).await;
@@ -435,7 +435,7 @@ async fn a_burst_of_events_disconnects_no_client_that_reads() {
 #[tokio::test]
 async fn events_without_a_pause_disconnect_no_client_that_reads_and_delay_no_other_backend() {
     let beside = beside(endless_events).await;
-    // The clock stands still while anything happens, so that a slow machine does not look like a slow client.
+    // The paused clock stands still while any task runs, so criswitch does not take a slow machine for a slow client.
     let mut events = events(&beside.rig).await.unwrap();
     let (mut expected, mut pod, mut of_pod) = (0, String::new(), 0);
     // The windows between the backend and the client hold thousands of events.

@@ -1,4 +1,4 @@
-//! Backends that work with raw HTTP/2 frames, for what no server library shows.
+//! Backends that work with raw HTTP/2 frames, for behaviour that no server library can produce.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -173,7 +173,7 @@ async fn failing_lists_are_one_warning_with_the_cause_and_their_recovery_is_logg
         "failed=1",
     ];
     line(&logged, &words);
-    // Each backend has one more line.
+    // One WARN line is about the call, and one about each of the two backends.
     assert_eq!(logged.lines(&["WARN"]).len(), 3, "{}", logged.text());
     rig.sims.iter().for_each(|sim| sim.heal("ListPodSandbox"));
     for _ in 0..2 {

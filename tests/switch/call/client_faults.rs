@@ -1,4 +1,5 @@
-//! The headers and the deadline of a client. A backend that rejects them or observes them is not at fault.
+//! The headers and the deadline of a client. A backend that rejects the headers, or ends a call at the deadline, is not
+//! at fault.
 
 use std::time::Duration;
 
@@ -83,7 +84,7 @@ async fn a_merged_call_has_the_metadata_of_its_client_and_criswitchs_own_headers
     let empty = ["Status", "RuntimeConfig", "UpdateRuntimeConfig"];
     let empty = MERGED.into_iter().chain(empty);
     for (rpc, body) in empty.map(|rpc| (rpc, frame_raw(b""))).chain(others) {
-        // The default backend alone gets the client's own `Status`, and the first call for `RuntimeConfig`.
+        // Only the default backend gets the client's own `Status` and the first `RuntimeConfig` call.
         let asked = match rpc {
             "Status" | "RuntimeConfig" => rig.sim("runc"),
             _ => rig.sim("kata"),
@@ -171,14 +172,15 @@ async fn the_only_backend_is_not_at_fault_for_a_client_that_it_rejects() {
         for (header, with) in headers.into_iter().chain([(TIMEOUT, past)]) {
             kata.reject_header(header.0, with);
             let reply = ask(&rig, rpc, &[header]).await;
-            // A stream of pods does not pass unchanged while criswitch may rename their handlers.
+            // criswitch does not forward a stream of pods unchanged while it may rename handlers, so it can send the
+            // call again without the header.
             let is_renamed = rpc == "StreamPodSandboxes";
             assert!(reply.code() != Code::Ok || is_renamed, "{rpc}");
             assert_no_fault(&rig, rpc).await;
             clock::later(Duration::from_secs(40)).await;
             assert_no_fault(&rig, rpc).await;
         }
-        // A failure that criswitch meets too is the backend's own.
+        // If criswitch's own call fails too, the failure is a fault of the backend.
         kata.fail(rpc, Status::unknown("the shim is gone"));
         ask(&rig, rpc, &[ODD]).await;
         let is_reported = async || {

@@ -187,7 +187,7 @@ async fn a_call_to_a_backend_that_never_becomes_ready_is_deadline_exceeded() {
     assert!(rig.sim("kata").calls("RunPodSandbox").is_empty());
 }
 
-/// Also while the call waits for the connection of its owner.
+/// In the second round, the call waits for the connection to its owner.
 #[tokio::test]
 async fn deadline_exceeded_names_the_backend_and_the_handler_of_a_call_by_id() {
     let mut rig = runc_and_kata().await;

@@ -23,9 +23,9 @@ use crate::support::{Rig, frame_raw, image_spec};
 #[path = "../../interface/proto.rs"]
 mod proto;
 
-/// How many values a repeated field has first.
+/// The number of values of a repeated field in the first measurement.
 const FEW: usize = 256;
-/// And then.
+/// The second measurement has this many times as many values.
 const FACTOR: usize = 4;
 /// The work may grow by this factor. Linear work grows by [`FACTOR`], and the work for a product of two sizes by its
 /// square.
@@ -35,7 +35,7 @@ const SHORT: Duration = Duration::from_millis(10);
 /// How often work is measured. The shortest time counts.
 const TRIES: usize = 3;
 
-/// The messages of the CRI, and the names of those of each RPC.
+/// The messages of the CRI by name, and the names of the request and the reply of each RPC.
 struct Interface {
     messages: BTreeMap<String, DescriptorProto>,
     rpcs: BTreeMap<String, [String; 2]>,
@@ -147,7 +147,8 @@ fn processor_time() -> Duration {
     )
 }
 
-/// The time that this thread works for a call. A time of at most `enough` is not measured again.
+/// The processor time that this thread needs for a call. If a measurement is at most `enough`, the call is not measured
+/// again.
 async fn work(rig: &Rig, row: &Row, request: &Bytes, enough: Duration) -> Duration {
     let mut shortest = Duration::MAX;
     for _ in 0..TRIES {
@@ -184,7 +185,7 @@ fn names(dimensions: &[Dimension]) -> String {
     dimensions.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// Measures the calls of a row. Returns what grew too much.
+/// Measures the calls of a row. Returns a text for each combination of fields whose work grew too much.
 async fn check(interface: &Interface, row: &Row, is_away: bool) -> Vec<String> {
     let rig = runc_and_kata().await;
     let ids = rig.run("kata", "db").await;
@@ -197,7 +198,8 @@ async fn check(interface: &Interface, row: &Row, is_away: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     for (dimension, replies) in with_all.chain(all).chain(alone) {
         let mut times = [Duration::MAX; 2];
-        // The work for few values matters only if the work for many is not short. A cached list grows.
+        // The work for few values matters only if the work for many values is not short, so many values come first.
+        // With a cached list, few values come first, so that the cached list grows.
         let mut sizes = [(1, FACTOR * FEW, SHORT), (0, FEW, Duration::ZERO)];
         if is_away {
             sizes.reverse();
@@ -249,8 +251,8 @@ async fn the_work_of_each_rpc_is_linear_in_each_size_that_a_client_or_a_backend_
     .await;
 }
 
-/// Measures calls of the row for few and for many values, which `prepare` gives to the runtimes. Returns what grew too
-/// much.
+/// Measures calls of the row for few and for many values, which `prepare` gives to the runtimes. Returns both times if
+/// the work grew too much.
 async fn grown_too_much(
     row: &'static Row,
     prepare: impl AsyncFn(&Rig, usize) -> Bytes,
@@ -341,7 +343,7 @@ async fn unknown_fields_of_a_reply_are_not_compared_with_each_other() {
     assert_eq!(grown.await, None);
 }
 
-/// The time that this thread works until a client has a further event of kata's `pod` and `container`.
+/// The processor time that this thread needs until a client has received another event of kata's `pod` and `container`.
 async fn work_for_event(
     rig: &Rig,
     (pod, container): &(String, String),

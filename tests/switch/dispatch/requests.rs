@@ -69,7 +69,8 @@ async fn a_request_whose_key_is_not_protobuf_is_rejected() {
 async fn an_image_call_whose_keys_are_not_protobuf_is_rejected() {
     let rig = runc_and_kata().await;
     let before = calls(&rig).await;
-    // In the first message the image is a number. In the others the image's handler is a number, not UTF-8, or cut off.
+    // In the first message the image is a number. In the others the image's handler is a number, is not UTF-8, or is
+    // cut off.
     let images: [&[u8]; 4] = [
         b"\x08\x01",
         b"\x0a\x03\x98\x01\x01",

@@ -128,7 +128,7 @@ async fn status_waits_at_most_a_second_for_all_backends_together() {
     hang(rig.sim("kata"));
     let begun = tokio::time::Instant::now();
     let shown = status(&rig).await;
-    // The wait is one second for both backends together.
+    // Status waits one second for both backends together, not one second for each.
     assert!(begun.elapsed() < std::time::Duration::from_millis(1100));
     let message = crate::faults::backends_ready(&shown);
     for name in ["\"runc\"", "\"kata\""] {

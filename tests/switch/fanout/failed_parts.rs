@@ -12,7 +12,7 @@ use crate::faults::{backends_ready, node, state_of, status};
 use crate::logged::Logged;
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 
-/// The part of a backend in a merged reply if the answer of the backend cannot be used.
+/// The part of a backend in a merged reply if the backend's answer cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Has {
     /// The items of its last answer.
@@ -21,7 +21,7 @@ enum Has {
     Nothing,
 }
 
-/// Every merged RPC that this rule is about, and what its reply has of a backend that fails once it has answered.
+/// Every merged RPC with this rule. For each RPC: the part of a backend that answered before and now fails.
 const MERGED: [(&str, Has); 13] = [
     ("ListPodSandbox", Has::Cached),
     ("StreamPodSandboxes", Has::Cached),
@@ -154,7 +154,7 @@ async fn the_error_of_a_single_backend_passes_and_is_named() {
     }
 }
 
-/// Nothing is cached: lists fail, and stats omit the backend, as if it were silent.
+/// Without cached items, an error has the same effect as a missing answer: lists fail, and stats omit the backend.
 #[tokio::test]
 async fn an_error_without_a_cached_part_fails_lists_and_is_omitted_from_stats() {
     let sims = ["runc", "kata"].map(Sim::new);
@@ -183,7 +183,8 @@ async fn an_error_without_a_cached_part_fails_lists_and_is_omitted_from_stats() 
     }
 }
 
-/// Without the default backend, the kubelet would take another file system for the node's.
+/// If the reply omitted the default backend, the kubelet would use the file system of another backend as the node's
+/// image file system.
 #[tokio::test]
 async fn the_default_backends_error_of_image_fs_info_passes() {
     let rig = marked().await;
@@ -193,7 +194,8 @@ async fn the_default_backends_error_of_image_fs_info_passes() {
     assert_eq!(reply.code(), Code::Unknown);
 }
 
-/// No client does without pods and containers, so `Unimplemented` counts as any other error there.
+/// Every client needs the lists of pods and containers, so for these lists `Unimplemented` is handled like any other
+/// error.
 #[tokio::test]
 async fn lists_of_pods_and_containers_that_a_backend_suddenly_lacks_are_served_from_cache() {
     let rig = marked().await;
@@ -231,8 +233,8 @@ async fn errors_are_logged_once_a_minute_and_so_is_the_recovery() {
     assert_eq!(logged.lines(&["INFO", "kata", recovery]).len(), 1);
 }
 
-/// For each list: bytes that make an item undecodable for clients, though its id and all that criswitch itself reads
-/// are well-formed.
+/// For each list: bytes that make an item undecodable for clients. The item's id, and the fields that criswitch itself
+/// reads, are well-formed.
 const UNDECODABLE: [(&str, &[u8]); 12] = [
     // A label that is not UTF-8.
     ("ListPodSandbox", b"\x2a\x0b\x0a\x03key\x12\x04caf\xe9"),
@@ -262,7 +264,8 @@ async fn an_item_that_clients_cannot_decode_reaches_no_client_and_its_backend_is
         for time in 0..2 {
             let reply = ask(&rig, rpc).await;
             if row(rpc).streams() && time == 0 && reply.code() != Code::Ok {
-                // The first stream may have begun before the bad message: its end says that it is not whole.
+                // The first stream may have sent messages before the bad message arrived. The error at its end shows
+                // that the stream is incomplete.
                 assert_eq!(reply.code(), Code::Internal, "{rpc}");
                 continue;
             }

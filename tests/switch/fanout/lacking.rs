@@ -196,7 +196,7 @@ fn probes() -> impl Iterator<Item = &'static crate::calls::IdCall> {
     ID_CALLS.iter().filter(move |call| may_lack(call.rpc))
 }
 
-/// The kubelet asks for `PodSandboxStats` like that, once at its start.
+/// The kubelet makes such a call of `PodSandboxStats` once, at its start.
 #[tokio::test]
 async fn an_empty_id_asks_whether_every_backend_that_gets_pods_has_the_rpc() {
     assert_eq!(probes().count(), 11);
@@ -221,7 +221,7 @@ async fn an_empty_id_gets_the_answer_of_a_single_backend_that_lacks_the_rpc() {
     assert_eq!(reply.code(), Code::Unimplemented);
 }
 
-/// `Unimplemented` turns the kubelet's own stats on, which has all pods. The kubelet asks only once.
+/// After `Unimplemented` the kubelet collects stats itself, for all pods. The kubelet asks only once.
 #[tokio::test]
 async fn a_silent_backend_lacks_the_rpc_of_a_call_with_an_empty_id_unless_it_answered_one_before() {
     let sims = ["runc", "kata"].map(Sim::new);
@@ -251,7 +251,7 @@ async fn lacking(rig: &Rig, name: &str) -> Vec<String> {
 async fn the_state_names_what_a_backend_lacks_until_its_next_connection() {
     let rpcs = ["RuntimeConfig", "PodSandboxStats"];
     let rig = Rig::start([Sim::new("runc"), Sim::new("old").lacks(rpcs)]).await;
-    // The session itself asks for these, without a client.
+    // criswitch itself calls these RPCs when it connects, without a client's call.
     wait::until(async || lacking(&rig, "old").await == ["PodSandboxStats", "RuntimeConfig"]).await;
     assert!(lacking(&rig, "runc").await.is_empty());
     rig.sim("old")
@@ -271,7 +271,7 @@ async fn the_state_names_what_a_backend_lacks_until_its_next_connection() {
     wait::until(async || lacking(&rig, "old").await == ["PodSandboxStats", "RuntimeConfig"]).await;
 }
 
-/// For each RPC that every runtime must have and that is not a list: the backend is named until it answers.
+/// The rule holds for each RPC that is not a list and that every runtime must have.
 #[tokio::test]
 async fn a_backend_that_lacks_a_required_rpc_is_named_until_it_has_the_rpc() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;

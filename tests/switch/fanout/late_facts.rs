@@ -1,5 +1,5 @@
-//! A backend that answers its lists, and does not answer what describes it: `Status`, `ImageFsInfo`, `RuntimeConfig`.
-//! Every place that judges the node names the RPC, until the backend answers.
+//! A backend that answers its lists, but not the calls for its own state: `Status`, `ImageFsInfo`, `RuntimeConfig`.
+//! Every report about the node's health names the RPC until the backend answers it.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn a_backend_that_is_late_with_its_file_systems_is_named() {
     until_none_fails(&rig, "kata").await;
 }
 
-/// After a start, no earlier reply can answer.
+/// After a start, criswitch has no earlier reply that could answer the call.
 #[tokio::test]
 async fn the_first_file_systems_of_a_default_backend_are_waited_for_with_a_limit() {
     let runc = Sim::new("runc");

@@ -128,7 +128,8 @@ async fn a_merged_list_has_the_same_order_whichever_backend_answers_first() {
 async fn lists_of_a_single_backend_pass_unchanged() {
     let rig = Rig::start([Sim::new("runc").newer()]).await;
     rig.run("runc", "web").await;
-    // A name that is not UTF-8: no client can decode it, as without criswitch.
+    // The added name is not UTF-8. No client can decode it, but with a single backend criswitch forwards it, as the
+    // backend does.
     rig.sim("runc")
         .append_to_items("ListPodSandbox", b"\x12\x06\x0a\x04caf\xe9".as_slice());
     let others = ["ListPodSandboxMetrics", "ListMetricDescriptors"];

@@ -154,7 +154,7 @@ async fn a_label_that_appears_after_the_client_read_the_descriptors_is_omitted_a
         assert_eq!(lines.len(), 1, "{}", logged.text());
     }
     assert!(logged.lines(&["runc", "omitted"]).is_empty());
-    // The client does not read the descriptors again because criswitch restarts.
+    // A restart of criswitch does not make the client read the descriptors again.
     rig.restart_switch().await;
     until_state(&rig, "kata", "ready").await;
     assert_eq!(labels(&rig).await, one(&["id"]));
@@ -162,7 +162,7 @@ async fn a_label_that_appears_after_the_client_read_the_descriptors_is_omitted_a
     assert_eq!(samples(&pods(&rig).await), 3);
 }
 
-/// A reload removes kata, whose label the client knows.
+/// A reload removes kata. The client still knows the label of kata's descriptor.
 #[tokio::test]
 async fn metrics_of_the_only_backend_follow_the_label_keys_of_a_removed_backend() {
     let sims = [
@@ -185,7 +185,7 @@ async fn metrics_of_the_only_backend_follow_the_label_keys_of_a_removed_backend(
         until_state(&rig, "runc", "ready").await;
     }
     assert_eq!(given(&rig).await, ["id", "name"]);
-    // Now its metrics pass as they are.
+    // After the client has read the new descriptors, criswitch forwards runc's metrics unchanged.
     let reply = send(&rig, "ListPodSandboxMetrics", frame_raw(b"")).await;
     assert_eq!(reply.body, rig.sim("runc").sent("ListPodSandboxMetrics"));
 }
@@ -194,7 +194,7 @@ async fn metrics_of_the_only_backend_follow_the_label_keys_of_a_removed_backend(
 async fn samples_pass_unchanged_where_all_descriptors_agree() {
     let rig = two(&["id", "name"], &["id", "name"]).await;
     let kata = rig.sim("kata");
-    // A descriptor that only one backend has is not a disagreement.
+    // Two backends do not disagree if one of them lacks a descriptor.
     kata.clone()
         .set(|settings| settings.descriptors.push(descriptor(DISK, &["disk"])));
     given(&rig).await;

@@ -142,7 +142,7 @@ async fn streamed(client: &Client) -> Vec<cri::PodSandboxMetrics> {
     pods
 }
 
-/// A sample as Prometheus sees it: what it is about, its metric, and its labels that are not empty.
+/// A sample as Prometheus sees it: the id of its pod or container, its metric, and its labels with a value.
 type Sample = (String, String, BTreeMap<String, String>);
 
 fn seen(pods: Vec<cri::PodSandboxMetrics>, keys: &HashMap<String, Vec<String>>) -> Vec<Sample> {
@@ -179,7 +179,8 @@ async fn every_sample_of_containerd_and_crio_arrives_with_its_own_labels() {
             sent.extend(seen(listed(&direct).await, &described(&direct).await));
         }
         sent.sort();
-        // One sample for each descriptor, of a pod and of its container; CRI-O has two of the processor time.
+        // The pod and its container each have one sample for each descriptor. CRI-O has two samples of the processor
+        // time.
         assert_eq!(sent.len(), 2 * (49 + 56 + 1));
         let keys = described(&rig).await;
         assert_eq!(keys.len(), 58);

@@ -419,7 +419,8 @@ async fn file_systems_need_the_default_backend_and_no_other() {
     assert_eq!(mountpoints(&info.image_filesystems), ["/var/lib/runc"]);
     rig.sim("kata").start();
     rig.sim("runc").stop().await;
-    // crictl asks for the file systems before every command, so the last report answers for a while.
+    // crictl asks for the file systems before every command, so criswitch replies with the default backend's last
+    // report for a while.
     let info = image_fs_info(&rig).await;
     assert_eq!(mountpoints(&info.image_filesystems)[0], "/var/lib/runc");
     later(Duration::from_secs(30)).await;
@@ -435,7 +436,7 @@ fn reports_disk(sim: &Sim, reports: bool) {
         .set(|settings| settings.has_image_disk = reports);
 }
 
-/// The kubelet takes the first file system for the node's.
+/// The kubelet uses the first file system in the reply as the node's image file system.
 #[tokio::test]
 async fn the_last_report_of_the_default_backend_replaces_one_without_a_file_system_of_images() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
@@ -472,7 +473,8 @@ async fn another_backend_without_a_file_system_of_images_is_omitted() {
     assert!(image_fs_info(&rig).await.image_filesystems.is_empty());
 }
 
-/// With another first file system of containers, the kubelet would take the node's disk for a split one.
+/// If the first container file system differed from the first image file system, the kubelet would assume a split image
+/// disk.
 #[tokio::test]
 async fn file_systems_of_containers_are_those_of_all_backends_only_if_the_default_reports_one() {
     let old = Sim::new("runc").set(|settings| settings.has_container_disk = false);
@@ -482,7 +484,8 @@ async fn file_systems_of_containers_are_those_of_all_backends_only_if_the_defaul
     assert!(info.container_filesystems.is_empty());
 }
 
-/// The kubelet would take the file system of another backend for the node's.
+/// If the reply omitted the default backend, the kubelet would use the file system of another backend as the node's
+/// image file system.
 #[tokio::test]
 async fn file_systems_omit_a_backend_without_an_image_service_unless_it_is_the_default() {
     let bare = Sim::new("bare").lacks(["ImageFsInfo"]);

@@ -200,8 +200,7 @@ async fn a_default_that_is_always_late_with_status_is_asked_again_and_stays_read
     }
 }
 
-/// criswitch needs a status before the first client asks: otherwise the first slow `Status` would make the node not
-/// ready.
+/// criswitch asks for a status when it connects. Without that, the first slow `Status` would make the node not ready.
 #[tokio::test]
 async fn the_first_status_may_be_late_because_criswitch_asked_when_it_connected() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;

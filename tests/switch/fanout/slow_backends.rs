@@ -96,7 +96,7 @@ async fn a_backend_that_is_late_with_a_list_is_probed_and_stays_ready() {
         "{}",
         logged.text()
     );
-    // Other calls to kata succeed.
+    // While kata's lists hang, other calls to kata succeed.
     rig.run_pod("kata", "next").await;
 }
 

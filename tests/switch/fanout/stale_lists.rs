@@ -137,7 +137,7 @@ fn sorted(list: &[u8]) -> Vec<Vec<u8>> {
     items
 }
 
-/// Protobuf merges a message that is sent in parts, so every part counts.
+/// If a submessage is sent in several parts, Protobuf merges the parts, so the filter in any part counts.
 #[tokio::test]
 async fn a_list_whose_filter_is_split_into_parts_never_counts_as_a_full_list() {
     let (rig, _) = mixed().await;
@@ -241,11 +241,11 @@ async fn a_container_whose_pod_was_never_listed_makes_cached_container_lists_an_
     assert_names_the_dead(&reply, rig.sim("kata"), "ListContainers");
 }
 
-/// A runtime may list a container for good whose pod it does not list.
+/// A runtime may permanently list a container although it does not list the container's pod.
 #[tokio::test]
 async fn an_orphan_is_in_cached_lists_as_its_runtime_lists_it_and_is_named() {
     let (rig, ids) = mixed().await;
-    // The last `pod_sandbox_id` counts.
+    // Each container in the list gets a second `pod_sandbox_id`. In protobuf the last value of a field counts.
     let orphaned = text(2, "no-such-pod");
     rig.sim("kata").append_to_items("ListContainers", orphaned);
     let mut rig = restarted(rig).await;

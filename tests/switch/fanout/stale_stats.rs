@@ -154,8 +154,8 @@ async fn a_late_call_for_one_pods_stats_is_served_from_cache_and_makes_no_other_
     }
 }
 
-/// If no stats are cached, the call waits for the owner. The owner has the stats, so an empty reply or an error would
-/// be wrong.
+/// If no stats are cached, the call waits for the owner. The owner will answer, so an empty reply or an error would be
+/// wrong.
 #[tokio::test]
 async fn a_call_for_one_pods_stats_without_cached_stats_waits_for_the_owner() {
     let rig = node(KEYS, [Sim::new("runc"), Sim::new("crio")]).await;

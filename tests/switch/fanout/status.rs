@@ -64,7 +64,7 @@ pub fn both() -> cri::RuntimeHandlerFeatures {
     }
 }
 
-/// A runtime with one condition false.
+/// A runtime with one condition that is false.
 fn unready(name: &str, condition: &str, message: &str) -> Sim {
     Sim::new(name).set(|settings| {
         for known in settings.conditions.iter_mut() {

@@ -171,7 +171,7 @@ async fn the_state_has_the_routing_table() {
 #[tokio::test]
 async fn a_backend_with_an_unreadable_version_is_ready_without_one() {
     let mut rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    // The field has the runtime's name as a number.
+    // In this field, the runtime's name is a number instead of a string.
     rig.sim("kata")
         .append_raw("Version", [2 << 3, 1].as_slice());
     rig.restart_switch().await;

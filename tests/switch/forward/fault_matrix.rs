@@ -1,5 +1,5 @@
-//! The time that a fault of one backend costs the node: every RPC for another backend, and the loops in which the
-//! kubelet handles all pods one after the other, under each fault.
+//! The time that a fault of one backend costs the node. Under each fault, the tests measure every RPC for another
+//! backend, and the loops in which the kubelet handles all pods one after the other.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::support::{
     IMAGE, RawReply, Rig, container_config, frame, frame_raw, image_spec, pod_config,
 };
 
-/// The most that a call takes whose result needs no answer of the faulty backend, and the most of any other call once
-/// the fault is known.
+/// The time limit of a call that needs no answer from the faulty backend, and of every call once criswitch knows the
+/// fault.
 const AT_ONCE: Duration = Duration::from_millis(100);
-/// `list_timeout`, and the time of an answer: the most of the first calls.
+/// The time limit of the first calls after the fault: `list_timeout`, plus the time for an answer.
 const IN_TIME: Duration = Duration::from_millis(2100);
 
 /// The longest wait for a list that is not cached.
@@ -55,8 +55,8 @@ impl Fault {
         matches!(self, Fault::Hangs(row) if row.name == rpc && row.patience == Patience::Change)
     }
 
-    /// Whether a call may fail under this fault: a call for kata that no kept status answers, and a list of images,
-    /// because a pull has made the cached list incomplete.
+    /// Whether a call may fail under this fault. A call for kata may fail unless a kept status answers it. A list of
+    /// images may fail, because a pull has made the cached list incomplete.
     fn may_fail(self, rpc: &str, whose: Whose) -> bool {
         match rpc {
             "ListImages" => match self {
@@ -69,7 +69,7 @@ impl Fault {
     }
 }
 
-/// Whose item a call is for.
+/// The backend whose item a call is for.
 #[derive(Clone, Copy, PartialEq)]
 enum Whose {
     Runc,
@@ -77,10 +77,10 @@ enum Whose {
 }
 use Whose::{Kata, Runc};
 
-/// The loops of kubelet 1.37 with one worker for the whole node, each with the calls that it makes one after the other:
+/// The loops of kubelet 1.37 that have one worker for the whole node, each with its calls in order. They are in
 /// pleg/generic.go, images/puller.go, logs/container_log_manager.go, kuberuntime/kuberuntime_gc.go,
-/// images/image_gc_manager.go, prober/worker.go. A call for kata, such as one that removes a container, comes before
-/// those for the other backend.
+/// images/image_gc_manager.go and prober/worker.go. In each loop, a call for kata comes before the calls for the other
+/// backend.
 const LOOPS: &[(&str, &[(&str, Whose)])] = &[
     (
         "relist",
@@ -141,7 +141,7 @@ const LOOPS: &[(&str, &[(&str, Whose)])] = &[
     ("exec probe", &[("ExecSync", Runc)]),
 ];
 
-/// Two runtimes with a pod and a container each, whose statuses and lists the kubelet has asked for.
+/// Two runtimes with a pod and a container each. The kubelet has already asked for their statuses and lists.
 struct Node {
     rig: Rig,
     /// The name of the pod of the other backend.
@@ -150,7 +150,7 @@ struct Node {
     kata: (String, String),
     /// Containers of another pod of kata that may be removed.
     spare: RefCell<Vec<String>>,
-    /// How many requests had a name of their own.
+    /// The number of unique names that requests have used so far.
     names: Cell<usize>,
     /// The calls that failed or took too long.
     wrong: RefCell<Vec<String>>,
@@ -207,7 +207,7 @@ impl Node {
         format!("new-{}", self.names.get())
     }
 
-    /// Runs a pod on the other backend, for calls that follow.
+    /// Runs a pod on the other backend. The following calls for that backend use this pod.
     async fn run_pod(&self) {
         let name = self.new_name();
         self.runc.replace(self.rig.run("runc", &name).await);
@@ -283,8 +283,8 @@ impl Node {
         }
     }
 
-    /// Runs all loops once. Each call must end within `limit`, and those for the other backend and those that a kept
-    /// status answers must succeed.
+    /// Runs all loops once. Each call must end within `limit`. Calls must succeed unless [`Fault::may_fail`] allows an
+    /// error.
     async fn run_loops(&self, limit: Duration, fault: Option<Fault>) {
         self.run_pod().await;
         for (name, calls) in LOOPS {
@@ -314,7 +314,7 @@ impl Node {
                 self.note(format!("{} took {took:?} of {limit:?}: {text}", row.name));
             }
         }
-        // The stream of events has no end, so only its beginning counts.
+        // The stream of events has no end, so the test only measures the time until the stream begins.
         let begun = Instant::now();
         let mut runtime = self.rig.runtime();
         let stream = runtime.get_container_events(cri::GetEventsRequest {}).await;
@@ -329,7 +329,8 @@ impl Node {
     }
 }
 
-/// The limit of a call: the first list of images after a pull needs the backend's answer.
+/// The time limit of a call. The first list of images after a pull has a longer limit, because it needs the backend's
+/// answer.
 fn limit_of(rpc: &str, limit: Duration) -> Duration {
     match rpc {
         "ListImages" | "StreamImages" if limit == IN_TIME => IN_TIME + NEEDED,
@@ -369,7 +370,8 @@ async fn a_backend_that_is_down_costs_the_node_nothing() {
     check(Fault::Down).await;
 }
 
-/// Checks each RPC whose name has this text, and no text of `others`. Several tests do so, which run at once.
+/// Checks the hang of each RPC whose name contains `with` and none of the texts in `others`. The RPCs are split over
+/// several tests, so that the tests run in parallel.
 async fn check_rpcs(with: &str, others: &[&str]) {
     let is_other = |row: &&Row| others.iter().any(|other| row.name.contains(other));
     let rows = ROWS.iter().filter(|row| row.name.contains(with));

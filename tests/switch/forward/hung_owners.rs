@@ -1,4 +1,5 @@
-//! A backend that hangs holds no call for its pods: what the rule for unanswered calls does for each RPC with an id.
+//! A backend that hangs does not block calls for its pods for ever. The tests check the rule for unanswered calls for
+//! each RPC with an id.
 
 use std::time::Duration;
 
@@ -16,9 +17,9 @@ use crate::support::clock::later;
 use crate::support::{IMAGE, RawReply, Rig, container_config, frame, pod_config};
 use crate::wait;
 
-/// The most that criswitch may take if it waits for no backend.
+/// The time limit of a call that waits for no backend.
 const AT_ONCE: Duration = Duration::from_millis(100);
-/// `list_timeout`, and the time of an answer.
+/// The time limit of a call that waits for `list_timeout`, plus the time for an answer.
 const IN_TIME: Duration = Duration::from_millis(2100);
 
 fn row(rpc: &str) -> &'static Row {
@@ -31,7 +32,7 @@ fn of(patience: Patience) -> impl Iterator<Item = &'static IdCall> {
         .filter(move |call| row(call.rpc).patience == patience)
 }
 
-/// A pod with a running container on kata, whose statuses were never asked for.
+/// A pod with a running container on kata. No client has asked for their statuses, so criswitch has no kept status.
 async fn with_pod() -> (Rig, String, String) {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
@@ -145,7 +146,7 @@ async fn a_stall_of_six_seconds_ends_no_call_that_changes_something() {
     }
 }
 
-/// One RPC of a backend hangs, and the rest answers.
+/// Only one RPC of the backend hangs. The backend answers all others.
 #[tokio::test]
 async fn a_short_read_that_hangs_alone_is_waited_for_once_and_heals_without_a_client() {
     for call in of(Patience::Short) {
@@ -210,7 +211,7 @@ async fn a_container_whose_status_hangs_delays_no_other_container_of_its_backend
     assert!(took < AT_ONCE, "{took:?}");
 }
 
-/// A request of kata's client that creates something in `pod`, or a pod.
+/// A request of the row that creates a pod on kata, or a container in `pod`.
 fn creation(row: &Row, pod: &str) -> Bytes {
     let config = Some(pod_config("new"));
     match row.name {
@@ -278,7 +279,7 @@ async fn a_pod_whose_creation_was_given_up_is_not_missing_in_a_cached_list_by_it
     );
 }
 
-/// An operator's command that failed once must not leave an alert for ever.
+/// If a command of an operator fails once, the resulting alert must not stay for ever.
 #[tokio::test]
 async fn a_call_that_failed_once_is_asked_again_without_a_client() {
     let (rig, ..) = with_pod().await;

@@ -1,4 +1,4 @@
-//! The last status of a pod or container, which answers while its backend is away or late.
+//! Kept statuses: criswitch replies with the last status of a pod or container while the backend is down or late.
 
 use std::time::Duration;
 
@@ -115,13 +115,13 @@ async fn no_status_is_served_that_a_call_a_list_or_an_event_contradicts() {
         if change == "list" {
             let kept = whole_pod(&rig, &pod).await.unwrap();
             assert!(kept.status.is_some(), "the pod has not changed");
-            // The kubelet asks for each container, if there is no time.
+            // Without a timestamp, the kubelet asks for the status of each container.
             assert!(kept.containers_statuses.is_empty() && kept.timestamp == 0);
         }
     }
 }
 
-/// An update changes no state, so no list shows it.
+/// An update of resources does not change the container's state, so no list shows the update.
 #[tokio::test]
 async fn a_change_by_a_short_id_drops_the_kept_status() {
     let (rig, _, container) = with_statuses().await;
@@ -206,7 +206,7 @@ async fn a_restart_while_a_backend_is_away_keeps_its_statuses() {
                 assert_eq!(of_pod(&rig, &pod).await.expect(fault), before);
                 of_container(&rig, &container, false).await.expect(fault);
             }
-            // The time in which a probe shows that a backend hangs.
+            // The limit is the time until a probe has shown that the backend hangs.
             assert!(
                 begun.elapsed() <= Duration::from_millis(8100),
                 "{:?}",

@@ -1,4 +1,4 @@
-//! criswitch forwards long texts of backends unchanged, and shortens them where it quotes them in texts of its own.
+//! criswitch forwards long texts of backends unchanged. In its own texts, criswitch quotes them in a shortened form.
 
 use criswitch_cri::codec::cri;
 use criswitch_cri::error_text::LONGEST_TEXT;

@@ -1,5 +1,5 @@
-//! Handlers with another name at the backend: requests get the backend's name, replies the routing table's, and nothing
-//! else in a reply changes.
+//! Handlers with a different name at the backend: requests get the backend's name, replies get the routing table's
+//! name, and nothing else in a reply changes.
 
 use bytes::Bytes;
 use criswitch_cri::codec::cri;
@@ -27,7 +27,7 @@ async fn table(handlers: &[&'static str], rows: &'static str) -> Rig {
     .await
 }
 
-/// Handler `sandboxed` is kata's `kata-qemu`.
+/// A routing table that routes the handler `sandboxed` to kata's handler `kata-qemu`.
 async fn renamed() -> Rig {
     table(
         &["kata", "kata-qemu"],

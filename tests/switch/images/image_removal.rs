@@ -80,7 +80,8 @@ async fn an_image_of_one_store_is_removed_while_the_status_of_another_store_hang
     assert!(rig.sim("containerd").images().is_empty());
 }
 
-/// crictl asks for the version and the file systems before each command, also for the pods of other backends.
+/// crictl asks for the version and the file systems before each command, even before a command for a pod of another
+/// backend.
 #[tokio::test]
 async fn the_last_version_and_file_systems_of_a_hung_default_backend_answer_at_once() {
     let rig = beside(None, None).await;
@@ -134,7 +135,7 @@ async fn an_id_is_removed_from_the_store_that_lists_exactly_this_id() {
         remove(&rig, &removed).await.unwrap();
         assert_eq!(having(&rig), [left], "{removed}");
         assert_eq!(asked(&rig, "RemoveImage").len(), 1);
-        // The other image is still listed.
+        // The image of the other store is still listed.
         assert_eq!(listed(&rig).await.len(), 1);
     }
 }
@@ -290,8 +291,8 @@ async fn an_id_in_two_stores_is_removed_from_both() {
     assert!(having(&rig).is_empty());
 }
 
-/// The kubelet has one age for an image id, so its garbage collection removes an image that another store has had for
-/// long and that a pod has just pulled.
+/// The kubelet has one age for each image id. If another store has had the image for long, the kubelet's garbage
+/// collection would remove the image although a pod has just pulled it.
 #[tokio::test]
 async fn an_image_stays_in_the_store_of_each_pod_that_is_about_to_start() {
     let whole = format!("sha256:{}", id('1'));
@@ -325,7 +326,7 @@ async fn an_image_stays_in_the_store_of_each_pod_that_is_about_to_start() {
     }
 }
 
-/// criswitch remembers 1024 pods.
+/// criswitch remembers up to 1024 pods that are about to start, so another user's calls could push such a pod out.
 #[tokio::test]
 async fn calls_of_another_user_for_pods_take_no_image_from_a_pod_that_is_about_to_start() {
     let rig = in_both().await;
@@ -368,7 +369,8 @@ async fn an_image_of_a_pod_that_does_not_start_is_removed_after_ten_minutes() {
     assert!(having(&rig).is_empty());
 }
 
-/// The kubelet removes no image that is pinned in the list, and the list has this one as not pinned.
+/// The kubelet does not remove an image that the list shows as pinned. The list shows this image as not pinned, because
+/// one copy is not pinned.
 #[tokio::test]
 async fn a_pinned_copy_stays_if_another_copy_is_not_pinned() {
     let whole = format!("sha256:{}", id('1'));
@@ -396,7 +398,8 @@ async fn remove_for(rig: &Rig, handler: &str, image: &str) -> Result<(), Status>
     rig.images().remove_image(request).await.map(drop)
 }
 
-/// containerd finds its image also by CRI-O's form of the id, so this form must not remove an image in use either.
+/// containerd also finds its image by CRI-O's form of the id, so a removal by this form must not remove an image in use
+/// either.
 #[tokio::test]
 async fn a_removal_with_a_handler_removes_no_image_in_use() {
     let rig = in_both().await;
@@ -453,7 +456,7 @@ async fn two_removals_at_once_succeed() {
     }
 }
 
-/// The other client's call passes between criswitch's question for the image and its removal.
+/// Another client removes the image after criswitch has asked for it and before criswitch removes it.
 #[tokio::test]
 async fn a_removal_succeeds_after_that_of_another_client() {
     let rig = with_docker().await;

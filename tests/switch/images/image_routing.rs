@@ -220,7 +220,7 @@ async fn a_pull_that_fails_on_one_backend_fails_with_its_text_and_name() {
     assert!(failed.message().contains("gvisor"), "{failed}");
 }
 
-/// Its pods cannot start, so "has no images" would be wrong.
+/// Pods of such a backend cannot start, so criswitch must not treat the backend as one without images.
 #[tokio::test]
 async fn a_backend_whose_image_service_is_missing_fails_image_calls_and_is_named() {
     let rpcs = ["PullImage", "RemoveImage", "ImageStatus", "ListImages"];
@@ -233,7 +233,7 @@ async fn a_backend_whose_image_service_is_missing_fails_image_calls_and_is_named
     named(listed.await.unwrap_err());
     named(find(&rig, image_spec("other:1")).await.unwrap_err());
     named(remove(&rig, image_spec("other:1")).await.unwrap_err());
-    // The image service of a pod on runc is there.
+    // Image calls for runc still succeed, because runc has an image service.
     rig.sim("runc").add_image(APP);
     let of_runc = cri::ImageSpec {
         runtime_handler: "runc".to_owned(),

@@ -124,7 +124,7 @@ async fn two_pods_that_start_together_with_different_images_fail_and_then_start_
     }
 }
 
-/// The first of two pods fails to start. A third pod starts before the kubelet asks for the image's user of the second
+/// The first of two pods fails to start. A third pod starts before the kubelet asks for the image's user for the second
 /// pod.
 #[tokio::test]
 async fn a_pod_that_asks_after_another_pod_failed_does_not_get_the_user_of_a_third_pod() {

@@ -63,7 +63,7 @@ async fn of_two_created_pods_with_one_uid_the_later_gets_the_pulls() {
         assert_eq!(rig.sim(handler).calls("PullImage").len(), 1);
         assert_eq!(reference, rig.sim(handler).images()[0].id);
         rig.sim(handler).forget_calls();
-        // When the kubelet creates a new sandbox, the old sandbox remains, and is stopped.
+        // When the kubelet creates a new sandbox, the old sandbox remains in the stopped state.
         rig.stop_pod(&pod).await.unwrap();
         rig.sim(handler).forget();
     }
@@ -99,7 +99,7 @@ async fn two_listed_ready_pods_with_one_uid_get_no_pull_and_the_error_names_both
 
 #[tokio::test]
 async fn a_listed_pod_with_a_handler_takes_no_precedence_over_one_without() {
-    // CRI-O lists pods without a handler.
+    // The runtime `runc` lists pods without a handler, as CRI-O does.
     let crio = Sim::new("runc").handlers([""]);
     let text = |directory: &str| {
         format!(

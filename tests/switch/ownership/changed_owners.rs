@@ -76,7 +76,7 @@ async fn a_list_has_a_pod_of_a_forgotten_backend_that_lists_pods_again_but_not_c
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
 }
 
-/// kata answers a list of pods only after it was forgotten.
+/// Runs a list in which kata answers only after criswitch has forgotten kata. Afterwards gvisor lists the same pod.
 async fn answered_when_forgotten<L>(rpc: &str, list: impl FnOnce(Client) -> L)
 where
     L: Future<Output = Vec<cri::PodSandbox>>,
@@ -97,7 +97,8 @@ async fn a_list_has_a_pod_that_a_forgotten_backend_reports_in_answer_to_an_older
     answered_when_forgotten("StreamPodSandboxes", streamed_pods).await;
 }
 
-/// gvisor creates a pod, and kata lists its id before gvisor has answered. Returns the state of kata at that moment.
+/// gvisor creates a pod, and kata lists the pod's id before gvisor has answered. Returns the pod, and the content of
+/// kata's state file at that moment.
 async fn created_and_listed() -> (Rig, String, Vec<u8>) {
     let rig = twins().await;
     rig.sim("gvisor").hold("RunPodSandbox");
@@ -124,14 +125,15 @@ async fn a_created_pod_stays_with_its_creator_after_a_restart_though_another_bac
 async fn of_two_files_with_one_pod_the_file_that_says_created_counts() {
     let (mut rig, pod, state) = created_and_listed().await;
     rig.stop_switch().await;
-    // As if criswitch had been killed before it wrote the file.
+    // Restore the earlier file of kata, as if criswitch had been killed before it wrote the file again.
     fs::write(state_file(&rig, "kata"), state).unwrap();
     rig.restart_switch().await;
     rig.stop_pod(&pod).await.unwrap();
     assert_eq!(rig.sim("gvisor").calls("StopPodSandbox").len(), 1);
 }
 
-/// Lists while the owner of the pod reports that it lacks the pod: gvisor's answer comes first.
+/// Makes a list during which the owner kata reports that it lacks the pod. The answer of gvisor, which has the pod too,
+/// comes first.
 async fn listed_when_lost<L>(rpc: &str, list: impl FnOnce(Client) -> L) -> Vec<cri::PodSandbox>
 where
     L: Future<Output = Vec<cri::PodSandbox>> + Send + 'static,
@@ -142,7 +144,7 @@ where
     rig.sim("kata").forget();
     rig.sim("kata").hold(rpc);
     let listing = tokio::spawn(list(Client::clone(&rig)));
-    // gvisor's answer is learned, and its pod still belongs to kata.
+    // Wait until criswitch has read gvisor's answer. At that moment the pod still belongs to kata.
     until(async || dropped().await > before).await;
     rig.sim("kata").release(rpc);
     listing.await.unwrap()
@@ -157,13 +159,14 @@ async fn a_list_has_a_pod_whose_owner_reports_during_the_call_that_it_lacks_the_
     assert_eq!(names(&listed), ["web"]);
 }
 
-/// Lists while the owner of the pod reports that it lacks the pod, and the part of the other backend is cached.
+/// Makes a list during which the owner kata reports that it lacks the pod. The part of gvisor, which has the pod too,
+/// is cached.
 async fn listed_when_passed<L>(rpc: &str, list: fn(Client) -> L) -> Vec<cri::PodSandbox>
 where
     L: Future<Output = Vec<cri::PodSandbox>> + Send + 'static,
 {
     let (rig, _) = listed_twice().await;
-    // gvisor is late with this list, so the next list has its cached part at once.
+    // gvisor is late with this list, so the next list has gvisor's cached part at once.
     rig.sim("gvisor").hold(rpc);
     assert_eq!(names(&list(Client::clone(&rig)).await), ["web"]);
     rig.sim("kata").hold(rpc);
@@ -209,7 +212,7 @@ async fn a_list_has_a_cached_pod_that_passes_to_a_backend_that_joins_during_the_
     let rig = Rig::with_config(sims, first).await;
     let pod = directly(rig.sim("kata")).run_pod("", "web").await.unwrap();
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
-    // kata is late with this list, so the next list has its cached part at once.
+    // kata is late with this list, so the next list has kata's cached part at once.
     rig.sim("kata").hold("ListPodSandbox");
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
     rig.sim("runc").hold("ListPodSandbox");
@@ -233,7 +236,7 @@ async fn a_list_has_a_pod_that_passes_from_a_backend_which_has_answered_to_one_t
     let twin = |name| Sim::new(name).seed("same");
     let sims = [Sim::new("runc"), twin("kata"), twin("gvisor")];
     let rows = "runc = \"runc\"\nkata = \"kata\"";
-    // The call waits for runc, whatever the clock does meanwhile.
+    // With a long `list_timeout`, the list waits for runc even if the clock advances.
     let patient = |rows: &str, backends: &[&str], directory: &str| {
         "list_timeout = \"1h\"\n".to_owned() + &table("runc", rows, backends, directory)
     };
@@ -255,7 +258,7 @@ async fn a_list_has_a_pod_that_passes_from_a_backend_which_has_answered_to_one_t
     let reloaded = rig.reload(|directory| patient(&rows, &["runc", "kata", "gvisor"], directory));
     reloaded.result.unwrap();
     until_state(&rig, "gvisor", "ready").await;
-    // After a new connection criswitch lists kata, which has answered the client's list already.
+    // kata has already answered the client's list. A new connection makes criswitch list kata again.
     rig.sim("kata").stop().await;
     until_state(&rig, "kata", "down").await;
     rig.sim("kata").forget();
@@ -278,7 +281,7 @@ async fn no_event_reports_a_pod_as_deleted_while_another_backend_has_it() {
     let mut events = listening(&rig).await;
     stopped(&rig, "kata").await;
     rig.sim("kata").forget();
-    // criswitch has not listed gvisor since.
+    // criswitch has not listed gvisor since gvisor created this pod.
     let direct = directly(rig.sim("gvisor"));
     assert_eq!(direct.run_pod("", "moved").await.unwrap(), moved);
     rig.sim("kata").start();
@@ -306,7 +309,7 @@ async fn a_call_that_waits_for_the_owner_goes_to_the_backend_that_has_the_pod_th
     kata.until_held("ListPodSandbox").await;
     let client = Client::clone(&rig);
     let stopping = tokio::spawn(async move { client.stop_pod(&pod).await });
-    // A later call of the same connection is answered, so criswitch has the earlier call.
+    // This later call on the same connection is answered, so criswitch has received the earlier call.
     rig.pods().await.unwrap();
     kata.release("ListPodSandbox");
     stopping.await.unwrap().unwrap();

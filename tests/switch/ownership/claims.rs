@@ -497,7 +497,7 @@ fn container_of(pod: &str) -> cri::ContainerConfig {
     container_in(&pod_config(pod).labels, pod, IMAGE)
 }
 
-/// How often this container is in the list and in the stream of containers.
+/// The number of times that this container is in the list, and in the stream of containers.
 async fn shown(rig: &Rig, container: &str) -> [usize; 2] {
     let times = async |rpc| times(rig, rpc, container).await;
     [

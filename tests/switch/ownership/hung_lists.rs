@@ -1,5 +1,5 @@
-//! The lists of one backend hang, and it answers all other calls. Calls for pods and containers of another backend do
-//! not wait for these lists, or wait at most for `list_timeout`.
+//! The lists of one backend hang, but this backend answers all other calls. Calls for pods and containers of another
+//! backend do not wait for these lists, or wait at most for `list_timeout`.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ async fn runc_and_kata() -> Rig {
     rig
 }
 
-/// Merged lists after which every cached list is complete.
+/// Makes merged lists, so that every cached list is complete.
 async fn cache_lists(rig: &Rig) {
     rig.pods().await.unwrap();
     rig.containers().await.unwrap();
 }
 
-/// Sends a call, which must end within `limit` of a clock that runs only while nothing else happens.
+/// Sends a call, which must end within `limit`. The clock is paused, and advances only while all tasks wait.
 async fn send_within(rig: &Rig, limit: Duration, call: &IdCall, id: &str) -> RawReply {
     let begun = tokio::time::Instant::now();
     let reply = tokio::time::timeout(PATIENCE, call.send(rig, id)).await;

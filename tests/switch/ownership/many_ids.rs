@@ -8,7 +8,7 @@ use crate::faults::{names, state_of};
 use crate::support::misbehaving::*;
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 
-/// A runtime with one pod, and a misbehaving one whose streams are longer than a cached list may be.
+/// A runtime with one pod, and a misbehaving runtime whose streams are larger than a cached list may be.
 async fn beside(misbehaviour: Misbehaviour) -> (Rig, Misbehaving) {
     let keys = "max_message = '1MiB'";
     let (rig, bad) = Rig::beside_bad(Sim::new("runc"), keys, misbehaviour).await;

@@ -1,5 +1,5 @@
-//! Ownership of ids. criswitch learns it from replies and lists, drops it on removal, and asks all backends for an
-//! unknown id.
+//! Ownership of ids. criswitch learns the owner of an id from replies and lists, forgets it on removal, and asks all
+//! backends for an unknown id.
 
 use criswitch_cri::codec::cri;
 use prost::Message;
@@ -46,7 +46,7 @@ async fn assert_gone(rig: &Rig, pod: &str, container: &str) {
     }
 }
 
-/// Asserts how many pods and containers of kata criswitch knows, without a question.
+/// Asserts how many pods and containers of kata criswitch knows, and that the check causes no question to the backends.
 async fn assert_known(rig: &Rig, pods: u64, containers: u64) {
     let since = Since::now(rig).await;
     let shown = state_of(rig, "kata").await;
@@ -55,8 +55,8 @@ async fn assert_known(rig: &Rig, pods: u64, containers: u64) {
     assert_eq!(since.asked(rig), [0, 0]);
 }
 
-/// Asserts that calls for a pod and a container that a client removed need no question, and reach only kata, which had
-/// them.
+/// Asserts that calls for a removed pod and a removed container cause no question to the backends, and reach only kata,
+/// which had both.
 async fn assert_removed(rig: &Rig, pod: &str, container: &str) {
     let since = Since::now(rig).await;
     for call in ID_CALLS {
@@ -107,7 +107,7 @@ async fn a_restored_pod_and_its_containers_are_known_at_once() {
     assert_eq!(since.asked(&rig), [0, 0]);
 }
 
-/// Each container that a backend names takes memory.
+/// criswitch needs memory for each container in the reply, so it rejects a reply with too many containers.
 #[tokio::test]
 async fn a_restored_pod_with_too_many_containers_is_an_error() {
     let rig = runc_and_kata().await;

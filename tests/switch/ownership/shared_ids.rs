@@ -1,4 +1,5 @@
-//! An id on two backends: the backend that created the id owns it, else the first that listed it.
+//! An id on two backends: the backend that created the id owns it. If criswitch saw no creation, the first backend that
+//! listed the id owns it.
 
 use criswitch_cri::codec::cri;
 use tonic::{Code, Status};

@@ -57,7 +57,7 @@ async fn a_miss_does_not_use_a_question_that_began_before_it() {
     rig.sim("runc").hold("ListPodSandbox");
     let first = status(&rig, "nobodys");
     let second = async {
-        // kata has answered the question, and runc has not.
+        // At this moment kata has answered the question, but runc has not.
         kata.until(|journal| answered(journal) > before).await;
         let direct = Client::new(&kata.socket());
         let pod = direct.run_pod("", "new").await.unwrap();

@@ -1,5 +1,5 @@
 //! The authority of a client's request: any text is accepted, in every encoding of HPACK, and the tables of the client
-//! and of h2 stay equal. An empty text is accepted as encoders send it.
+//! and of h2 stay equal. An empty authority is accepted in the forms in which encoders send it.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ const LENGTHS: [u32; 256] = [
     21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27, 20, 24, 20, 21, 22, 21, 21, 23, 22,
     22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
 ];
-/// The largest size of a table that the client has not changed (RFC 9113, 6.5.2).
+/// The default of the maximum size of a dynamic table (RFC 9113, 6.5.2).
 const TABLE: usize = 4096;
 const CONTENT_TYPE: (&str, &str) = ("content-type", "application/grpc");
 const PADDED: u8 = 0x8;
@@ -91,7 +91,8 @@ impl Encoder {
         if (name, value) == (":authority", "") && self.random.bool() {
             return vec![0x81];
         }
-        // Without indexing, never indexed, or incremental indexing. Encoders do not index what a table has.
+        // The marks for: without indexing, never indexed, and incremental indexing. Encoders do not index a field that
+        // a table already has.
         let marks = [(0, 4), (0x10, 4), (0x40, 6), (0x40, 6)];
         let most = if value.is_empty() { 2 } else { 4 };
         let (mark, prefix) = marks[self.random.usize(..most)];
@@ -228,7 +229,8 @@ async fn a_request_may_have_any_authority() {
     }
 }
 
-/// These clients send an authority of their own choice, so they show what raw frames cannot.
+/// Real client libraries choose the authority and its encoding themselves, so this test covers what raw frames may
+/// miss.
 #[tokio::test]
 #[ignore = "tests/system/clients/run.sh installs the clients"]
 async fn clients_in_python_and_javascript_make_calls_and_read_streams() {

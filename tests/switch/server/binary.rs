@@ -169,7 +169,7 @@ async fn a_process_can_start_after_one_that_was_killed() {
     node.client.pods().await.unwrap();
 }
 
-#[cfg(unix)] // Windows has no modes of files.
+#[cfg(unix)] // Windows has no file modes.
 #[tokio::test]
 async fn the_modes_of_socket_and_directory_do_not_depend_on_the_umask() {
     use std::os::unix::fs::MetadataExt;

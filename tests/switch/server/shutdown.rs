@@ -105,7 +105,7 @@ async fn a_reply_that_has_begun_ends_with_a_status_at_shutdown() {
             "default_handler = \"kata\"\nshutdown_timeout = \"{SHORT}\"\n[handlers]\nkata = \"{directory}/kata.sock\"\n"
         )
     };
-    // The stream of a single backend passes as it comes.
+    // criswitch forwards the stream of a single backend as the stream arrives.
     let mut rig = Rig::with_config([Sim::new("kata")], text).await;
     // The pods do not fit into one message of the stream.
     for name in ["one", "two", "three"] {

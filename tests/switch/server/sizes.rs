@@ -120,7 +120,8 @@ async fn failing(rig: &Rig, backend: &str) -> String {
     state_of(rig, backend).await["failingRpcs"].to_string()
 }
 
-/// A pod of each backend. The part of kata has just become too large beside that of runc, which is within its share.
+/// Two backends with a pod each. The list of kata has just become too large for a merged list. The list of runc is
+/// within its share.
 async fn too_large_beside_runc() -> Rig {
     let rig = small().await;
     rig.run_pod("runc", "first").await;

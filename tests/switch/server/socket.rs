@@ -14,8 +14,8 @@ use tempfile::TempDir;
 
 use crate::support::PATIENCE;
 
-/// The number of times that a thread reads the socket file's mode while the test creates and removes the file: enough
-/// to find a moment in which other users could connect.
+/// The number of times that a thread reads the socket file's mode while the test creates and removes the file. So many
+/// reads would find a moment in which other users could connect.
 const ENOUGH_LOOKS: usize = 2000;
 
 fn directory() -> TempDir {

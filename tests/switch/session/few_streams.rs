@@ -71,7 +71,7 @@ impl Few {
         let probes = || self.few().calls("Version").len();
         let before = probes();
         self.few().hold("ListPodSandbox");
-        // The list of the backend is late.
+        // A late list makes criswitch probe the backend.
         self.rig.pods().await.unwrap();
         until(async || probes() > before).await;
         self.few().release("ListPodSandbox");
@@ -87,7 +87,7 @@ impl Few {
 async fn calls_that_find_no_free_stream_go_over_a_further_connection_that_closes_when_unused() {
     let few = Few::start().await;
     assert_eq!(few.connections(), 1);
-    // Of the first connection, one stream is kept for probes.
+    // criswitch reserves one stream of the first connection for probes, so 20 calls need three connections.
     let mut begun = few.execute(20, 20).await;
     assert_eq!(few.connections(), 3);
     assert_eq!(few.pod_status().await.code(), Code::Ok);
@@ -99,7 +99,7 @@ async fn calls_that_find_no_free_stream_go_over_a_further_connection_that_closes
     }
     for _ in 0..5 {
         tokio::time::advance(Duration::from_secs(31)).await;
-        // The tasks of criswitch see that the time has passed.
+        // Let the tasks of criswitch run, so that they notice the new time.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }

@@ -20,8 +20,8 @@ fn answers() -> [Status; 3] {
     [Status::unimplemented("gone"), well, other]
 }
 
-/// Makes kata lose its events. A client that subscribed earlier leaves an event unread. So the error that ends its
-/// stream cannot reach the client, and its stream stays open.
+/// Makes kata stop having events. A client that subscribed earlier leaves an event unread, so the error that ends its
+/// stream cannot reach it, and the stream stays open.
 async fn without_events(answer: Status) -> (Rig, Response<Incoming>) {
     let rig = runc_and_kata().await;
     let mut client = sipping(&rig.socket).await;

@@ -51,7 +51,7 @@ async fn a_reply_to_a_creation_makes_an_unresponsive_backend_ready_again() {
     };
     let (ran, ()) = tokio::join!(&mut run, found);
     ran.unwrap();
-    // The reply makes criswitch call `Version` again.
+    // The reply to `RunPodSandbox` makes criswitch call `Version` again.
     let versions = kata.calls("Version").len();
     let made_ready = kata.until(|journal| journal.calls_of("Version").count() > versions);
     let made_ready = tokio::time::timeout(AGAIN / 2, made_ready).await;

@@ -17,7 +17,7 @@ const EVENTS: usize = 4000;
 /// backend's replies.
 const LARGE: usize = 80;
 const TEXT: usize = 2 << 20;
-/// Twice as many events of this size exceed the limit for the events of one backend, and so many do not.
+/// A number of events. Twice as many exceed the limit for the events of one backend, but this number does not.
 const EACH: usize = 10;
 
 type Events = Streaming<cri::ContainerEventResponse>;

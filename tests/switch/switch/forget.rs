@@ -1,5 +1,5 @@
-//! A backend that is forgotten on request: omitted from lists until it answers. A backend that answers is not
-//! forgotten.
+//! A backend that criswitch forgets on request: lists omit the backend until it answers. criswitch does not forget a
+//! backend that answers.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::support::{Client, IMAGE, PATIENCE, Rig, Sim};
 use crate::topology::reloads::{old_alone, reload};
 use crate::wait;
 
-/// More than `list_timeout`, the longest time that a backend with lists takes to become ready.
+/// Longer than `list_timeout`: the longest time until a backend whose lists criswitch has received becomes ready.
 const BECOMES_READY: Duration = Duration::from_millis(2500);
 /// The time from the beginning of a hang until criswitch has noticed the hang: after `list_timeout`, criswitch probes
 /// the backend for 3 s.
@@ -23,11 +23,11 @@ const NOTICED: Duration = Duration::from_millis(5100);
 /// Less than a second before [`NOTICED`].
 const NEARLY_NOTICED: Duration = Duration::from_millis(4500);
 
-/// Has criswitch forget kata, which hangs, in the first second of this `call`. After that kata answers calls of `rpc`.
+/// Makes criswitch forget kata, which hangs, in the first second of `call`. After that, kata answers calls of `rpc`.
 pub async fn forgotten_during<C: Future>(rig: &Rig, rpc: &str, call: C) -> C::Output {
     let kata = rig.sim("kata");
     hang(kata);
-    // This call takes long, and so causes the probe.
+    // This call gets no answer, so criswitch probes the backend.
     let probed = rig.try_run("kata", "first");
     let call = async {
         tokio::time::sleep(NEARLY_NOTICED).await;
@@ -100,7 +100,7 @@ async fn a_first_list_no_longer_waits_for_a_backend_that_is_forgotten() {
     assert_eq!(names(&listed.unwrap().unwrap()), ["plain"]);
 }
 
-/// A client that got the id of such a container could not use it.
+/// If such a create succeeded, the client could not use the container's id.
 #[tokio::test]
 async fn a_create_fails_whose_backend_was_forgotten_and_removed_meanwhile() {
     let rig = old_alone().await;
@@ -122,7 +122,7 @@ async fn a_create_fails_whose_backend_was_forgotten_and_removed_meanwhile() {
     assert!(failed.message().contains("was removed"), "{failed}");
 }
 
-/// No later list or call finds what such a call creates, however short before the hang was noticed it was sent.
+/// No later list or call would find the created pod, even if the call was sent just before criswitch noticed the hang.
 #[tokio::test]
 async fn a_create_fails_whose_backend_is_forgotten_in_the_first_second_of_the_call() {
     let rig = runc_and_kata().await;
@@ -150,7 +150,7 @@ async fn a_backend_that_is_forgotten_while_it_becomes_ready_is_omitted_until_it_
     kata.release("Status");
     kata.forget_calls();
     tokio::time::sleep(BECOMES_READY).await;
-    // The Status that criswitch had asked for before is forgotten, too.
+    // criswitch has also forgotten the Status that it asked for before.
     assert_eq!(state_of(&rig, "kata").await["conditions"], json!([]));
     let listed = tokio::time::timeout(PATIENCE, rig.pods()).await;
     assert_eq!(names(&listed.unwrap().unwrap()), ["plain"]);

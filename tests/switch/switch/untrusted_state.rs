@@ -45,11 +45,11 @@ async fn a_damaged_file_is_set_aside_and_lists_are_errors_until_the_backend_is_b
     }
 }
 
-#[cfg(unix)] // For the test below.
+#[cfg(unix)] // Only a test for Unix uses this.
 /// A way to make a file untrusted, given its content of an earlier run.
 type Spoil = fn(&std::path::PathBuf, &[u8]);
 
-#[cfg(unix)] // Windows has no modes.
+#[cfg(unix)] // Windows has no file modes.
 #[tokio::test]
 async fn a_file_that_is_missing_outdated_unreadable_or_writable_by_others_is_not_trusted() {
     let spoil: [(&str, Spoil); 4] = [

@@ -40,7 +40,7 @@ async fn a_creation_is_an_error_if_the_state_can_be_neither_written_nor_removed(
     assert_eq!(failed.code(), Code::Unavailable);
     assert!(failed.message().contains("state"), "{failed}");
     rig.run("runc", "other").await;
-    // The URL of a streaming server shows nothing that must be saved.
+    // An `Exec` reply has only a URL. criswitch need not save anything for it, so the call succeeds.
     let exec = cri::ExecRequest {
         container_id,
         ..Default::default()
@@ -83,7 +83,7 @@ async fn a_state_that_cannot_be_written_is_removed_and_reported_as_a_problem_of_
     lists_fail(&rig).await;
 }
 
-/// Only the statuses have changed when a backend goes away, and no list needs them.
+/// When the backend goes down, only kept statuses are unsaved, and no list needs them.
 #[tokio::test]
 async fn a_full_disk_leaves_the_saved_lists_of_a_backend_that_goes_away() {
     let (mut rig, _, container_id) = with_pods().await;

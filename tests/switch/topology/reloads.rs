@@ -249,7 +249,7 @@ async fn an_invalid_configuration_changes_nothing_and_is_reported() {
     );
 }
 
-#[cfg(unix)] // The values are those of Unix.
+#[cfg(unix)] // The values are for Unix.
 #[tokio::test]
 async fn keys_that_only_a_restart_can_change_are_rejected_by_name() {
     let rig = old_alone().await;
@@ -272,7 +272,7 @@ async fn keys_that_only_a_restart_can_change_are_rejected_by_name() {
     assert_eq!(rejected.code(), Code::InvalidArgument);
 }
 
-#[cfg(unix)] // For the test below.
+#[cfg(unix)] // Only a test for Unix uses this.
 /// A value that differs from the key's default, in the form of the configuration file. `None` for keys that every test
 /// sets.
 fn other_value(key: &Key) -> Option<&'static str> {
@@ -289,7 +289,7 @@ fn other_value(key: &Key) -> Option<&'static str> {
     }
 }
 
-#[cfg(unix)] // The values are those of Unix.
+#[cfg(unix)] // The values are for Unix.
 #[tokio::test]
 async fn a_changed_key_applies_or_is_rejected_as_the_table_of_keys_says() {
     let rig = old_alone().await;

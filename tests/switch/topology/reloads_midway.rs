@@ -100,7 +100,7 @@ async fn a_backend_added_during_update_runtime_config_gets_the_configuration_too
     rig.sim("old").stop().await;
     rig.restart_switch().await;
     let mut runtime = rig.runtime();
-    // This call waits for the only backend.
+    // The call waits for the only backend, which is not ready.
     let shown = runtime.update_runtime_config(cri::UpdateRuntimeConfigRequest::default());
     let new = rig.sim("new");
     let change = async {

@@ -1,4 +1,4 @@
-# The package on a new machine, which boots with criswitch the next time.
+# Installs the package on a new machine. At the next boot, the machine starts criswitch.
 
 load ../runtimes/checks/helpers.bash
 load machine.bash

@@ -53,8 +53,8 @@ has_ended() {
   equal "state" active "$(systemctl is-active criswitch.service)"
 }
 
-# The memory of a shim still grows on this slow processor, and its time is not that of a real one, so only the cgroups
-# are compared.
+# Only the cgroups are compared. On this slow processor the memory of a shim still grows, and processor times are not
+# realistic.
 @test "try --measure agrees with the files of cgroup v2" {
   measure runc
   # shellcheck disable=SC2154 # measure.bash sets it.

@@ -1,4 +1,5 @@
-# The boot after a power cut, while a client created and removed pods. The share's file `pods` has what it had seen.
+# The boot after a power cut, while a client created and removed pods. The file `pods` in the share has the facts that
+# the client had seen.
 
 load ../runtimes/checks/helpers.bash
 load machine.bash
@@ -7,7 +8,7 @@ setup_file() {
   wait_for 120 "both runtimes" is_serving
 }
 
-# seen WHAT: prints the ids of the pods of which the client has seen this, sorted.
+# seen WHAT: prints the sorted ids of the pods for which the client has recorded WHAT.
 seen() {
   sed -n "s/^$1 //p" /share/pods | sort
 }

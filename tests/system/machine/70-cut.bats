@@ -6,7 +6,7 @@ load machine.bash
 load node.bash
 
 setup_file() {
-  # A boot may still undo the change.
+  # The unit that undoes the change at a boot may still run.
   wait_for 300 "the end of the undo" remove_rest
 }
 

@@ -3,7 +3,7 @@
 # `order` names, when run.sh has written it.
 
 export REAL=/share/runtimes CRISWITCH=/usr/bin/criswitch DIR=/var/lib/suite.slice TMPDIR=/run
-# A command that waits must leave the slow processor to others.
+# A command that waits must leave the slow processor to other processes.
 export PAUSE_S=2
 
 main() {
@@ -17,8 +17,8 @@ restart() {
   systemctl reboot
 }
 
-# churn: creates pods and removes some of them, until the power is cut. The share's file `pods` has what the client has
-# seen.
+# churn: creates pods and removes some of them, until the power is cut. The client writes the facts that it has seen to
+# the share's file `pods`.
 churn() {
   local number handler id
   # shellcheck disable=SC2317 # The sourced file uses it.

@@ -6,7 +6,7 @@
 # shellcheck source=tests/system/node/cuts.bash
 . /share/node/cuts.bash
 
-# in_node COMMAND...: the machine is the node.
+# in_node COMMAND...: runs the command on the machine, which is the node itself.
 in_node() {
   "$@"
 }

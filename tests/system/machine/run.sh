@@ -5,7 +5,7 @@
 #
 #   tests/system/machine/run.sh [--cuts N] [PART...]
 #
-#   --cuts N   cut the power so many times in each part; 3 by default, 20 before a release. CRISWITCH_SEED repeats the
+#   --cuts N   cut the power N times in each part; 3 by default, 20 before a release. CRISWITCH_SEED repeats the
 #              moments
 #   PART       `package`: boots with the package, a late runtime, power cuts while pods come and go
 #              `node`: `criswitch node apply` changes a node with a kubelet, the node boots, and power cuts while
@@ -74,7 +74,7 @@ prepare() {
     DIR=$(mktemp -d "${TMPDIR:-/tmp}/criswitch-machine-XXXXXX")
 }
 
-# The package with the runtimes of a node, without a kubelet: a kubelet would remove the pods of crictl.
+# Tests the package on a machine with runtimes and without a kubelet, because a kubelet would remove crictl's pods.
 test_package() {
   local cut
   check 10-package boot && check 20-boot order restart && check 30-late order restart || return
@@ -85,7 +85,7 @@ test_package() {
   done
 }
 
-# A node with a kubelet, without the package. Every second cut is in an apply.
+# Tests a node with a kubelet and without the package. Every second power cut is during an apply.
 test_node() {
   local cut change changes=("apply --spec /root/spec.toml" undo "apply --spec /root/spec.toml" uninstall)
   check 50-node boot && check 60-installed order restart || return
@@ -117,7 +117,7 @@ boot() {
 }
 
 # check NAME COMMAND...: boots with the command, runs the checks of the file NAME.bats in the machine, and prints each
-# result when it is there.
+# result as soon as it exists.
 check() {
   local began=$SECONDS lines=0
   rm -f "$DIR/share/"{tap,status,order}
@@ -140,7 +140,8 @@ check() {
   [ "$(grep -cE '^(not )?ok ' "$DIR/share/tap")" = "$(sed -n 's/^1\.\.//p' "$DIR/share/tap")" ]
 }
 
-# show_results LINES: prints the results after so many lines, and to standard output how many lines there are.
+# show_results LINES: prints the results after the first LINES lines to standard error, and the number of lines to
+# standard output.
 show_results() {
   local line count=$1
   while read -r line; do

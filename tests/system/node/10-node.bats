@@ -1,4 +1,4 @@
-# A real node gets criswitch, gets an upgrade of it, and loses it again. Meanwhile its pods run.
+# Installs criswitch on a real node, upgrades it, and uninstalls it, while the pods of the node run.
 
 load ../runtimes/checks/helpers.bash
 load ../runtimes/checks/kubelet.bash
@@ -32,7 +32,7 @@ teardown_file() {
   end_node
 }
 
-# are_ready NUMBER: succeeds when so many pods exist and each is Ready; a condition for wait_for.
+# are_ready NUMBER: succeeds when NUMBER pods exist and each is Ready; a condition for wait_for.
 are_ready() {
   local seen
   seen=$(api api/v1/namespaces/suite/pods | jq -r '.items[] |
@@ -107,8 +107,8 @@ processes() {
   node plan --spec /root/spec.toml >/dev/null || code=$?
   equal "the exit status" 2 "$code"
   code=0
-  # Where any write fails, the plan is the same.
-  # shellcheck disable=SC2016 # The inner shell expands these.
+  # The plan must be the same if all file systems are read-only. shellcheck disable=SC2016 # The inner shell expands
+  # these.
   shown=$(in_node unshare --mount bash -c 'while read -r _ at _; do mount -o remount,bind,ro "$at"; done </proc/self/mounts
     for at in /{etc,opt,root,run,var}; do ! touch "$at/write" || exit 9; done
     exec /root/criswitch node plan --spec /root/spec.toml' 2>/dev/null) || code=$?

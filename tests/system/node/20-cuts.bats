@@ -1,5 +1,5 @@
-# Whatever interrupts a change of a real node, the node is as before or as after, and its pods run. run.sh says how to
-# choose the numbers of cuts and cycles.
+# Whatever interrupts a change of a real node, the node is in the state before or after the change, and its pods run.
+# run.sh says how to choose the numbers of cuts and cycles.
 
 load ../runtimes/checks/helpers.bash
 load ../runtimes/checks/kubelet.bash
@@ -43,7 +43,7 @@ teardown_file() {
   awk -v late="$late" 'BEGIN {exit late > 60}' || fail "the kubelet's part took $late s"
 }
 
-# time_of_kubelet: prints how long the steps took that a change makes with the kubelet, in seconds.
+# time_of_kubelet: prints the duration of the steps of a change that concern the kubelet, in seconds.
 time_of_kubelet() {
   awk '/^(restart|verify): .*: done after / {sum += $(NF - 1)} END {print sum}'
 }
@@ -51,7 +51,7 @@ time_of_kubelet() {
 # have_boundaries: asks the program for the boundaries of an apply and of its undo, and keeps the files after an apply.
 have_boundaries() {
   [ ! -s "$BATS_FILE_TMPDIR/undo" ] || return 0
-  # The node of these checks need not show for how long it stays well.
+  # These checks do not test how long the node stays healthy, so the settle time is short.
   specify 1 && echo 'settle_time = "1s"' >>"$(root)/root/spec.toml" &&
     wait_for 60 "a plan that rejects nothing" would_change && boundaries apply --spec /root/spec.toml | keep_as apply &&
     node status --ready && files_of_node | keep_as after && boundaries undo | keep_as undo || return

@@ -138,7 +138,7 @@ CRISWITCH_ENDPOINT=unix:///run/criswitch/criswitch.sock
   upload_config
   replace kubeadm
   kubeadm_in_node upgrade node
-  # It has a copy of the previous configuration.
+  # kubeadm leaves a copy of the previous configuration in this folder.
   rm -r "$(root)/etc/kubernetes/tmp"
   replace kubelet
   node status --ready

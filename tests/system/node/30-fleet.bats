@@ -6,7 +6,7 @@ load ../runtimes/checks/cluster.bash
 setup_file() {
   start_cluster
   start_scheduler
-  # The limit of the controller's requests, which is 20 a second, would only make the test longer.
+  # The controller's default limit of 20 requests a second would only make the test longer.
   start_controllers --kube-api-qps 500 --kube-api-burst 1000
   copy_chart
   start_program proxy kubectl --kubeconfig "$DIR/cluster/kubeconfig" proxy --port 0

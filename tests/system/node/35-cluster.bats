@@ -114,7 +114,7 @@ uninstall_release() {
   wait_for 120 "the end of the pods" pool_is ""
 }
 
-# run_page: runs the commands on standard input as a user of the page does, and prints what they print.
+# run_page: runs the commands on standard input as a user of the page does, and prints their output.
 run_page() {
   local line pod
   while read -r line; do
@@ -132,7 +132,7 @@ commands_of_page() {
   sed -n 's/^ \{4,\}\(\(kubectl\|helm\) .*\)/\1/p' "$PAGE"
 }
 
-# printed_by COMMAND: prints what the commands of the page that begin so have printed.
+# printed_by COMMAND: prints the output of the page's commands that begin with COMMAND.
 printed_by() {
   awk -v command="\$ $1" '/^\$ / {prints = index($0, command) == 1} prints' "$DIR/page/said"
 }
@@ -246,7 +246,7 @@ pod_of_node() {
   commands_of_page | sed -n '/^helm upgrade/,$p' | run_page >"$DIR/page/said" ||
     fail "$(cat "$DIR/page/said"; kubectl_at_cluster logs -n criswitch criswitch-canary-test)"
   has "the try" "host kernel" "$(printed_by "helm test")"
-  # Helm leaves the pod of the test.
+  # Helm does not remove the pod of the test.
   kubectl_at_cluster delete pod -n criswitch criswitch-canary-test
   whole_pool_is "true install"
   on_each node status --ready
@@ -390,7 +390,7 @@ has_no_pods_of() {
   done
   echo "# $states" >&3
   has "the nodes" installed "$states"
-  # One of them, without a pod of the chart.
+  # Ask one of the nodes where criswitch is still installed. It has no pod of the chart any more.
   for n in "${NODES[@]}"; do
     [ "$(at "$n" node status | grep -o -m 1 '^[A-Za-z]*')" != installed ] || break
   done

@@ -39,7 +39,8 @@ cut_once() {
   wait_for 120 "a whole node" is_whole || fail "$what: $(cat "$BATS_TEST_TMPDIR/change"; node status)" || return
   # A full disk does not prevent an undo.
   [ "$fault $1" != "fill_disk undo" ] || [[ $(node status) == undone* ]] || fail "$what: $(node status)" || return
-  # The next process may get its id.
+  # The command has ended, so a later process may get its id. Forget the id, so that the teardown kills no other
+  # process.
   wait_for 60 "the end of the command" has_no_process "$BACKGROUND" && : >"$BATS_TEST_TMPDIR/background"
   [ "$fault" = cut_power ] || same "pods and containers: $what" "$pods" "$(everything)" || return
   echo "# $what: $(node status | head -n 1), $(awk -v from="$started" -v to="$EPOCHREALTIME" 'BEGIN {
@@ -68,14 +69,14 @@ kill_cgroup() {
   in_node systemctl kill --signal=KILL "$APPLY" || has_ended
 }
 
-# The change may restart the kubelet meanwhile, which cancels the stop.
+# The change may restart the kubelet during the stop, and so cancel the stop.
 stop_kubelet() {
   local said
   said=$(in_node systemctl stop kubelet 2>&1) || [[ $said == *canceled* ]] || fail "$said" || return
   go_on && wait_for 120 "the end of the change" has_ended && in_node systemctl start kubelet
 }
 
-# With a full disk, containerd may not stop a pod of a try, for which the change waits.
+# If the disk is full, containerd may be unable to stop a pod of a try, and the change waits for this pod.
 fill_disk() {
   wait_for 60 "a full disk" has_no_room && go_on || return
   wait_for 60 "the end of the change" has_ended || echo "# the change goes on with a full disk" >&3
@@ -95,15 +96,15 @@ cut_power() {
   lose_power && start_link && boot_node && remove_rest
 }
 
-# remove_rest: runs what each command begins with. A power cut while the recover unit is made or removed may leave files of
-# it that systemd does not start, beside a closed journal.
+# remove_rest: runs the undo with which each command begins. If the power is cut while the recover unit is created or
+# removed, files of the unit may be left that systemd does not start, beside a closed journal.
 remove_rest() {
   [ -L "$(root)/etc/systemd/system/multi-user.target.wants/criswitch-recover.service" ] ||
     node status | grep -q ^interrupted || in_node /root/criswitch node undo --here --interrupted
 }
 
-# is_whole: succeeds when the node is as before or as after, without a rest of the change, and its pods run; a condition
-# for wait_for.
+# is_whole: succeeds when the node is as before or as after the change, without leftovers of the change, and its pods
+# run; a condition for wait_for.
 is_whole() {
   local state left files units
   has_ended || return

@@ -127,7 +127,7 @@ root() {
 }
 
 # everything: prints each pod and container of the containerds, apart from those of the chart, with its attempt, times,
-# state, process and the start of the process. Leaves out pods that are not ready, because the kubelet removes them.
+# state, process and the start of the process. Omits pods that are not ready, because the kubelet removes them.
 everything() {
   local line
   wait_for 60 "the state of all pods and containers" inspect_all "$DIR/$NAME-all" || return
@@ -198,7 +198,7 @@ heartbeats() {
     while read -r status; do echo "$EPOCHREALTIME $status"; done
 }
 
-# longest_silence: prints for how long the node was not Ready at most, by the heartbeats until now, in seconds.
+# longest_silence: prints the longest time in seconds from one heartbeat with a Ready node to the next, until now.
 longest_silence() {
   awk '$2 == "True" {if (last && $1 - last > most) most = $1 - last; last = $1} END {printf "%.1f\n", most}' \
     "$BATS_TEST_TMPDIR/beats"

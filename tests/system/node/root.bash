@@ -1,5 +1,4 @@
-# shellcheck shell=bash
-# What the root of the node NAME has beside systemd, and its cgroups.
+# shellcheck shell=bash The contents of the root of the node NAME, except systemd, and the cgroups of the node.
 
 # enter_cgroups: moves this process into a cgroup of the node in each hierarchy, which becomes the node's root.
 enter_cgroups() {
@@ -59,7 +58,7 @@ mount_cgroups() {
 }
 
 add_devices() {
-  # The kubelet opens it.
+  # The kubelet opens /dev/kmsg.
   mknod -m 600 dev/kmsg c 1 11
   mkdir dev/pts dev/shm
   mount -t devpts -o newinstance,ptmxmode=0666,mode=620,gid=5 devpts dev/pts
@@ -72,7 +71,8 @@ let_network_be_set() {
   mount -o remount,bind,rw proc/sys/net
 }
 
-# The kubelet sets these for the whole machine, unless they are as it wants them.
+# Shows the kubelet these kernel settings with the values that it wants. Otherwise it would set them for the whole
+# machine.
 show_kernel_settings() {
   local pair
   mkdir settings
@@ -82,7 +82,7 @@ show_kernel_settings() {
   done
 }
 
-# Binds the programs of containerd 2.x to /opt/partners, and others to where a node has them.
+# Binds the programs of containerd 2.x to /opt/partners, and other programs to their usual paths on a node.
 add_partners() {
   local name
   mkdir -p opt/partners

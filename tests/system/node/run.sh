@@ -4,9 +4,9 @@
 #
 #   tests/system/node/run.sh [--cuts N] [--cycles N] [--faults all] [ARGUMENT...]
 #
-#   --cuts N       interrupt changes at so many random moments; CRISWITCH_SEED repeats a run
-#   --cycles N     install and uninstall so many times
-#   --faults all   interrupt at each boundary with every fault; else at some boundaries, each with one of them
+#   --cuts N       interrupt changes at N random moments; CRISWITCH_SEED repeats a run
+#   --cycles N     install and uninstall N times
+#   --faults all   interrupt at each boundary with every fault; by default at some boundaries, with one fault each
 #
 # The other arguments are those of tests/system/runtimes/run.sh, whose programs and images it uses.
 set -eu

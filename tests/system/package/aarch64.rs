@@ -1,4 +1,4 @@
-//! The program for aarch64, which qemu-user runs beside simulated runtimes.
+//! The programs for aarch64. qemu-user runs them in front of simulated runtimes.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,7 +15,7 @@ fn program(name: &str) -> Command {
     command
 }
 
-/// The output of a command, which must succeed. The simulated runtimes go on meanwhile.
+/// The output of a command, which must succeed. The simulated runtimes continue to run meanwhile.
 async fn output(arguments: &[&str]) -> String {
     let mut command = program("criswitch");
     command.args(arguments).stdin(Stdio::null());

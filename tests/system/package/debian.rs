@@ -81,7 +81,7 @@ impl Debian {
         until(async || self.show("criswitch", "StatusText").starts_with("3/3")).await;
     }
 
-    /// Runs dpkg without the triggers of other packages, and without blocking the simulated runtimes.
+    /// Runs dpkg without the triggers of other packages. The simulated runtimes continue to run meanwhile.
     pub async fn dpkg(&self, arguments: &[&str]) -> String {
         let path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
         let call = [&[path, "LC_ALL=C", "dpkg", "--no-triggers"], arguments].concat();

@@ -55,7 +55,7 @@ async fn an_installation_starts_nothing_and_leaves_the_kubelet_alone() {
 async fn the_script_of_the_bundle_installs_the_package() {
     let debian = Debian::boot().await;
     debian.share("CRISWITCH_BUNDLE");
-    // The triggers are those of other packages.
+    // dpkg must not run triggers, because only other packages have them.
     let options = debian.at("etc/dpkg/dpkg.cfg.d");
     fs::create_dir_all(&options).unwrap();
     fs::write(options.join("triggers"), "no-triggers\n").unwrap();
@@ -73,7 +73,7 @@ async fn the_shipped_configuration_is_valid_and_serves() {
     let table = debian.runs("criswitch", &["check"]);
     assert!(table.contains("/run/containerd/containerd.sock"), "{table}");
     debian.systemctl(&["enable", "--now", "criswitch.socket", "criswitch.service"]);
-    // The machine has no containerd.
+    // The machine has no containerd, so no backend is ready.
     until(async || debian.show("criswitch", "StatusText").starts_with("0/1 ")).await;
 }
 

@@ -14,7 +14,8 @@ const APT: &str = "Types: deb\nURIs: file:/run/backends/repositories/apt\nSuites
 const DNF: &str = "[criswitch]\nname=criswitch\nbaseurl=file:///run/backends/repositories/rpm\n\
     gpgkey=file:///run/backends/repositories/criswitch.asc\ngpgcheck=1\nrepo_gpgcheck=1\n";
 
-/// A package manager: the shell command that updates its index, and the one that installs a version, by name and index.
+/// A package manager: the path and the content of its source file, the shell command that updates its index, and the
+/// shell command that installs a version.
 struct Manager {
     sources: [&'static str; 2],
     update: &'static str,
@@ -24,7 +25,7 @@ struct Manager {
 const MANAGERS: [Manager; 2] = [
     Manager {
         sources: ["etc/apt/sources.list.d/criswitch.sources", APT],
-        // apt reads a key in ASCII with awk, which is a link to /etc/alternatives.
+        // apt needs awk to read a key in ASCII, and awk is a link to a link in /etc/alternatives.
         update: "mkdir -p /var/lib/apt/lists/partial /var/cache/apt/archives/partial /etc/apt/apt.conf.d /var/log/apt /etc/alternatives && \
             ln -s /usr/bin/mawk /etc/alternatives/awk && \
             apt-get -o APT::Sandbox::User=root -o APT::Update::Error-Mode=any --quiet update",

@@ -18,7 +18,7 @@ STATIC=x86_64-unknown-linux-musl
 VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' "$TOP/Cargo.toml" | head -n 1)
 # The sources are a copy of the work tree, which may have changes.
 export CRISWITCH_COMMIT=0123456789abcdef0123456789abcdef01234567
-# The targets of the quick builds; all of them if none is named.
+# The targets of the quick builds. An empty list means all targets.
 TARGETS=("$STATIC" aarch64-unknown-linux-musl)
 # The optimized release, for this architecture only, and the quick one for these targets.
 RELEASE=$HERE/one
@@ -121,7 +121,7 @@ path_without() {
   for folder in "${folders[@]}"; do [ -x "$folder/$1" ] || echo "$folder"; done | paste -sd :
 }
 
-# Builds the releases, unless they are those of these sources and this toolchain.
+# Builds the releases, unless the last ones were built from the same sources with the same toolchain.
 build_all() {
   local sum
   sum=$(sources | sha256sum && rustc --version && echo "${TARGETS[*]}")
@@ -163,11 +163,11 @@ build() {
     "$sources/package/build.sh" release "$HERE/$name" "$@"
 }
 
-# Copies the work tree with its file times, by which cargo finds changed files.
+# Copies the work tree.
 copy_sources() {
   rm -rf "$1"
   mkdir -p "$1"
-  # Cargo builds again what is newer than its last build.
+  # Cargo builds files again that are newer than its last build, so all files get the current time.
   sources | tar --extract --touch --directory "$1"
 }
 
@@ -319,7 +319,7 @@ examine_metadata() {
   [ -f "$packages/by-hash/SHA256/$(sha256sum <"$packages/Packages" | cut -d ' ' -f 1)" ]
 }
 
-# fails COMMAND...: succeeds if the command does not.
+# fails COMMAND...: succeeds if the command fails.
 fails() {
   if "$@" >/dev/null 2>&1; then
     echo "$* succeeded"

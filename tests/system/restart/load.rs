@@ -1,8 +1,9 @@
 //! The load of tonic's clients: workers on one connection, a worker that connects for each round, and a worker that
 //! listens for events.
 //!
-//! hyper's client, below tonic, may hand a call back unsent: GOAWAY arrived while the call was in hyper's queue. tonic
-//! reports such a call as failed. No server can prevent this, so only these calls are retried, and counted.
+//! tonic uses hyper's client. If GOAWAY arrives while a call is in hyper's queue, hyper hands the call back unsent, and
+//! tonic reports the call as failed. No server can prevent this, so the load retries and counts these calls, and no
+//! others.
 
 use std::collections::BTreeSet;
 use std::error::Error;

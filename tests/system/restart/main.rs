@@ -19,8 +19,8 @@ use tokio::task::JoinHandle;
 
 /// The number of restarts for clients in the test's own process.
 const FEW: usize = 20;
-/// The numbers of restarts in the test with both kinds of clients, tonic's and crictl's client library: in each run,
-/// and in a nightly one.
+/// The number of restarts in the test with two kinds of clients, tonic and crictl's client library: in an ordinary run,
+/// and in a nightly run.
 const MANY: [usize; 2] = [60, 200];
 /// The number of calls of tonic's client before each SIGTERM.
 const A_LIFE: u64 = 50;
@@ -44,7 +44,7 @@ async fn a_call_made_while_criswitch_is_stopped_waits_for_the_next_start() {
     holder.ended().await;
     let client = Client::new(&holder.socket);
     let mut call = std::pin::pin!(client.pods());
-    // Sends the call. The stopped criswitch does not answer, so the call still waits after 100 ms.
+    // This timeout lets the client send the call. criswitch is stopped, so the call still waits after 100 ms.
     let waited = tokio::time::timeout(Duration::from_millis(100), &mut call).await;
     assert!(waited.is_err());
     holder.start();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Restarts criswitch 60 times, with CRISWITCH_NIGHTLY=1 200 times, while the test holds the socket, under the load of tonic's client and of the client
-# library of the kubelet and crictl. No call may fail. Needs Rust and Go. Build results are kept in
-# ${CRISWITCH_CACHE:-~/.cache/criswitch}.
+# Restarts criswitch 60 times, or 200 times with CRISWITCH_NIGHTLY=1, while the test holds the socket. The load comes
+# from tonic's client, and from the client library of the kubelet and crictl. No call may fail. Needs Rust and Go. Build
+# results are kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}.
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)

@@ -102,7 +102,7 @@ build_partner() {
   case $name in
     gvisor) may_lower_oom_score || edit=lenient_shim ;;
     crio) cgo=1 edit=pods_without_slices ;;
-    # Its version, because kubeadm compares versions. Without the flag, a program of Kubernetes does not know its version.
+    # Without this flag, a program of Kubernetes does not know its version, and kubeadm compares versions.
     kubernetes-older)
       flags+=" -X k8s.io/component-base/version.gitVersion=$(awk '$1 == "k8s.io/kubernetes" {print $2}' "$module/go.mod")" ;;
   esac

@@ -20,7 +20,8 @@ RestartSec=100ms
 [Install]
 WantedBy=multi-user.target
 ";
-/// A kubelet ends without its runtime. This one ends with criswitch, too, if the file exists.
+/// A simulated kubelet. Like a real one, it ends if its runtime does not exist. If the file kubelet-rejects-criswitch
+/// exists, it also ends when its runtime is criswitch.
 const KUBELET: &str = "
 socket=$(sed -n 's|^containerRuntimeEndpoint: unix://||p' /var/lib/kubelet/config.yaml)
 [ -S \"$socket\" ]
@@ -28,7 +29,8 @@ socket=$(sed -n 's|^containerRuntimeEndpoint: unix://||p' /var/lib/kubelet/confi
 sleep infinity &
 wait
 ";
-/// Accepts what a simulated kubelet cannot show, and what simulated runtimes outside of the machine cannot do.
+/// A specification that accepts findings about facts that a simulated kubelet cannot show, and about abilities that
+/// simulated runtimes outside of the machine lack.
 const NODE: &str = "
 [node]
 try = 'off'
@@ -71,7 +73,7 @@ pub(crate) async fn node() -> Machine {
 
 pub(crate) async fn call(machine: &Machine, arguments: &[&str]) -> Output {
     let arguments = [&["node"], arguments].concat();
-    // The simulated runtimes answer meanwhile.
+    // The simulated runtimes must be able to answer while the command runs.
     let command = machine.command("/root/criswitch", &arguments);
     let output = tokio::process::Command::from(command).output();
     output.await.unwrap()
@@ -189,7 +191,7 @@ async fn a_running_node_is_set_up_once_and_taken_back_and_keeps_its_pods() {
     let running = processes();
     assert_ne!(running[0], kubelet);
     succeeds(&machine, &["status", "--ready"]).await;
-    // Twice changes and restarts nothing.
+    // A second apply changes and restarts nothing.
     let installed = files(&machine);
     let shown = succeeds(&machine, &APPLY).await;
     assert!(shown.ends_with("ready: nothing would change\n"), "{shown}");
@@ -200,7 +202,7 @@ async fn a_running_node_is_set_up_once_and_taken_back_and_keeps_its_pods() {
             .at("etc/systemd/system/criswitch-recover.service")
             .exists()
     );
-    // Drift has names.
+    // `status` names each unit that has drifted.
     machine.systemctl(&["stop", "kubelet", "criswitch.socket", "criswitch.service"]);
     let drifted = status(&machine).await;
     assert_eq!(drifted["state"], "drifted");
@@ -249,7 +251,7 @@ async fn a_step_that_fails_is_undone_and_named() {
         call(&machine, &["status", "--ready"]).await.status.code(),
         Some(1)
     );
-    // A configuration that criswitch rejects at its start.
+    // Now criswitch itself fails at its start.
     fs::remove_file(machine.at("run/kubelet-rejects-criswitch")).unwrap();
     let drop_in = machine.at("etc/systemd/system/criswitch.service.d");
     fs::write(
@@ -336,7 +338,7 @@ async fn an_image_that_has_booted_is_judged_and_undone_like_a_node() {
     let before = Before::of(&machine);
     let spec = format!("{CONFIG}{NODE}").replace("accept = [", "accept = ['backend', ");
     fs::write(machine.at(SPEC), spec).unwrap();
-    // The same files, without processes.
+    // /mnt has the same files as the root of the machine, but no /proc, so the command sees no processes.
     let image = "mkdir /mnt && mount --rbind / /mnt && mount --make-rprivate /mnt && umount --lazy /mnt/proc";
     machine.runs("bash", &["-c", image]);
     succeeds(&machine, &[&APPLY[..], &["--root", "/mnt"]].concat()).await;
@@ -375,7 +377,7 @@ async fn a_kubelet_that_starts_after_an_apply_is_restarted_by_the_undo() {
     assert_ne!(process(&machine, "kubelet"), kubelet);
     before.is_back(&machine, "undo");
     machine.systemctl(&["stop", "kubelet"]);
-    // The progress is not in the document.
+    // The output has only the JSON document. The progress is not in it.
     let applied = call(&machine, &[&APPLY[..], &["-o", "json"]].concat()).await;
     let document: Value = serde_json::from_slice(&applied.stdout).unwrap();
     assert_eq!(document["changed"], true);
@@ -441,7 +443,7 @@ async fn a_node_is_uninstalled_once_no_pod_needs_criswitch() {
     specify(4, "changed");
     succeeds(&machine, &APPLY).await;
     assert_eq!(status(&machine).await["generation"], 4);
-    // Only criswitch restarts for its configuration.
+    // A changed configuration of criswitch restarts only criswitch, not the kubelet.
     assert_eq!(process(&machine, "kubelet"), kubelet);
     specify(3, "");
     let output = call(&machine, &APPLY).await;

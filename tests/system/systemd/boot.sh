@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# boot.sh DIR [BINARY]: boots systemd with the shipped units, and with BINARY and the daemon beside it in /usr/bin, in
-# separate namespaces and on a separate root. The booted system sees DIR and, read-only, /usr of the machine. It runs until a signal ends
-# this script. Without BINARY the system has no file of criswitch, and packages can be installed; changes of files are
-# discarded.
+# boot.sh DIR [BINARY]: boots systemd with the shipped units, in separate namespaces and on a separate root. /usr/bin
+# has BINARY, and the daemon that is beside BINARY. The booted system sees DIR and, read-only, /usr of the machine. It
+# runs until a signal ends this script. Without BINARY the system has no file of criswitch, and packages can be
+# installed; changes of files are discarded.
 #
 #   DIR/etc       /etc/criswitch inside, with BINARY
 #   DIR/units     more units and drop-ins

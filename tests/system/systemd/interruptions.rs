@@ -7,7 +7,8 @@ use crate::machine::{Machine, until};
 
 const RECOVER: &str = "criswitch-recover.service";
 
-/// Runs a command that ends at this moment. Returns whether it has ended before, and its output.
+/// Runs a command that is cut off at this moment. Returns whether the command was complete before that moment, and its
+/// output.
 async fn cut(machine: &Machine, arguments: &[&str], moment: usize) -> (bool, String) {
     let moment = moment.to_string();
     let cut = ["--here", "--end-at", &moment];
@@ -23,8 +24,8 @@ fn boot(machine: &Machine) {
     machine.systemctl(&["start", RECOVER, "kubelet.service"]);
 }
 
-/// Undoes an interrupted command as after the end of the unit, or as at a boot. A boot starts only a unit that is
-/// enabled.
+/// Undoes an interrupted command in one of two ways: as the unit of the command does at its end, or as a boot does. A
+/// boot starts the recover unit only if the unit is enabled.
 async fn recover(machine: &Machine, moment: usize) {
     let link = format!("etc/systemd/system/multi-user.target.wants/{RECOVER}");
     let is_enabled = machine.at(&link).exists();
@@ -38,7 +39,8 @@ async fn recover(machine: &Machine, moment: usize) {
     }
 }
 
-/// Runs a command that ends at this moment, and goes back. Returns whether it has ended before.
+/// Runs a command that is cut off at this moment, and undoes its changes. Returns whether the command was complete
+/// before that moment.
 async fn there_and_back(
     machine: &Machine,
     before: &Before,
@@ -51,7 +53,7 @@ async fn there_and_back(
     is_whole
 }
 
-/// Undoes an `apply` or its rest, whatever was interrupted.
+/// Undoes an `apply` completely, whether the `apply` itself or its undo was interrupted.
 async fn go_back(machine: &Machine, moment: usize) {
     recover(machine, moment).await;
     if status(machine).await["state"] == "installed" {
@@ -64,7 +66,8 @@ async fn go_back(machine: &Machine, moment: usize) {
 async fn an_apply_that_ends_at_any_moment_leaves_a_node_as_before() {
     let machine = node().await;
     let before = Before::of(&machine);
-    // Long before the first action, only files have changed. A boot starts the units whose files are there.
+    // Until the first action, only files have changed, so this loop needs only every tenth moment. A boot starts the
+    // units whose files exist.
     let mut moment = 10;
     while !cut(&machine, &APPLY, moment)
         .await
@@ -99,7 +102,7 @@ async fn an_undo_that_ends_at_any_moment_leaves_a_node_as_before() {
 async fn an_apply_beside_another_a_stop_and_a_new_systemd_leaves_a_node_as_before() {
     let machine = node().await;
     let before = Before::of(&machine);
-    // The step that verifies lasts until its time limit.
+    // The kubelet rejects criswitch, so the step `verify` lasts until its time limit.
     fs::write(machine.at("run/kubelet-rejects-criswitch"), "").unwrap();
     for meanwhile in [&["daemon-reexec"][..], &["stop", "criswitch-apply.service"]] {
         let disturb = async {
@@ -185,7 +188,7 @@ async fn an_undo_that_is_stopped_is_completed_and_fails() {
     before.is_back(&machine, &said);
 }
 
-/// The letter of the state of a process.
+/// The state of a process, as the letter in /proc/PID/stat.
 fn process_state(machine: &Machine, process: &str) -> Option<char> {
     let path = machine.at(&format!("proc/{process}/stat"));
     let text = fs::read_to_string(path).ok()?;
@@ -193,7 +196,8 @@ fn process_state(machine: &Machine, process: &str) -> Option<char> {
     fields.chars().next()
 }
 
-/// An undo may take longer than systemd gives a unit whose file it has removed.
+/// An undo at a boot removes the file of its own unit. From then on, systemd may apply only its default start timeout
+/// to the unit, and the undo may take longer.
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn a_slow_undo_at_boot_ends_on_its_own() {
@@ -209,7 +213,8 @@ async fn a_slow_undo_at_boot_ends_on_its_own() {
     before.is_back(&machine, "boot");
 }
 
-/// A program that an apply has started may go on. This one ignores the signal with which systemd ends the unit.
+/// A program that an apply has started may continue to run after the apply was killed. In this test, the program
+/// ignores the signal with which systemd ends the unit.
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn a_program_that_ignores_signals_does_not_hold_up_an_undo() {

@@ -180,12 +180,12 @@ impl Machine {
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     }
 
-    /// The reply at the address of criswitch-metrics.socket, to a client in the machine.
+    /// The reply that a client in the machine gets at the address of criswitch-metrics.socket.
     pub fn metrics(&self) -> String {
         self.runs("bash", &["-c", &scrape("127.0.0.1")])
     }
 
-    /// Another machine with the address 192.0.2.2, on one network with this one, which gets the address 192.0.2.1.
+    /// Another machine on the same network. Its address is 192.0.2.2. This machine gets the address 192.0.2.1.
     pub fn neighbour(&self) -> Neighbour {
         let sleep = ["--net", "sleep", "infinity"];
         let neighbour = Neighbour(Command::new("unshare").args(sleep).spawn().unwrap());
@@ -213,7 +213,7 @@ impl Machine {
     }
 }
 
-/// A process in a network namespace that is not that of a machine.
+/// A process in a network namespace of its own, outside of the machine.
 pub struct Neighbour(Child);
 
 impl Neighbour {

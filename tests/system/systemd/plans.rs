@@ -44,11 +44,11 @@ async fn a_plan_names_the_changes_of_the_kubelet_that_systemd_and_the_kernel_sho
     machine.systemctl(&["daemon-reload"]);
     machine.systemctl(&["restart", "kubelet"]);
     until(async || machine.show("kubelet", "MainPID") != "0").await;
-    // The version of a kubelet is not in the output of sleep.
+    // The program is a copy of sleep, whose output has no kubelet version.
     let quiet = ["kubelet-version"];
     assert_eq!(findings(&machine), quiet);
     fs::write(machine.at(UNIT), unit.replace("10", "20")).unwrap();
-    // The start of a process is known to a second.
+    // The start time of a process is known only to the second, so the file's time must be clearly later.
     let later = SystemTime::now() + Duration::from_secs(2);
     let unit = fs::File::options().append(true).open(machine.at(UNIT));
     unit.unwrap().set_modified(later).unwrap();

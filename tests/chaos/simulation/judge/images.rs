@@ -46,7 +46,7 @@ impl Case<'_> {
                     "a backend that must pull the image did not pull it",
                 )
             }
-            // The reply of one store passes unread, so it may be undecodable.
+            // criswitch forwards the reply of a single store without reading it, so the reply may be undecodable.
             ImageRule::List(_)
                 if (self.handler().is_some() || self.asked.call.id <= self.truth.alone)
                     && self.got().any(|seen| seen.spoilt) =>

@@ -49,7 +49,8 @@ impl Case<'_> {
                 .call
                 .filter
                 .may_want(thing, self.as_of_thing(thing));
-            // A pod that a hostile backend lists in a wrong state may stand for a pod that its own backend has lost.
+            // If a pod's own backend has lost the pod, a list may show a hostile backend's claim of this pod, in a
+            // wrong state.
             let is_lost = thing.forgotten || thing.gone.is_some();
             let may_be_claimed = is_lost && !self.truth.hostile().is_empty();
             self.unless(!wanted && !may_be_claimed, "the filter does not match")?;
@@ -119,13 +120,15 @@ impl Case<'_> {
         self.is_any_usable() && self.asked.call.names.is_empty() && backends.all(covered)
     }
 
-    /// Whether a backend has given a usable answer to this call, or none has given an error or an unreadable reply.
+    /// Whether at least one backend has given a usable answer to this call, or no backend has given an error or an
+    /// unreadable reply.
     fn is_any_usable(&self) -> bool {
         let mut got = self.got();
         !self.got().any(|seen| seen.spoilt) || got.any(|seen| seen.executed && !seen.spoilt)
     }
 
-    /// Whether the call is for all stats, and a healthy backend can answer it. Stats omit any backend that cannot.
+    /// Whether the call is for all stats, and a healthy backend can answer it. Stats omit the backends that cannot
+    /// answer.
     pub(super) fn has_some_stats(&self) -> bool {
         let row = self.asked.call.row;
         let lacks = (0..RUNTIMES).any(|at| self.may_lack(at, row));
@@ -224,9 +227,9 @@ impl Case<'_> {
             })
     }
 
-    /// Whether a list by uid may omit `thing`. criswitch may omit a hostile runtime's pod that has another pod's uid,
-    /// until criswitch has learned the hostile runtime's pod. The same holds for a pod that has passed to another
-    /// backend.
+    /// Whether a list by uid may omit `thing` because criswitch has not learned it yet. A hostile runtime's pod with
+    /// another pod's uid may be missing until criswitch has learned this pod. The same holds for a pod that has passed
+    /// to another backend.
     fn is_posed_unknown(&self, thing: &Thing) -> bool {
         let by_uid = self.asked.call.filter.uid().is_some();
         let begun = self.asked.begun;

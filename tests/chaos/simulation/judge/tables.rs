@@ -138,9 +138,9 @@ impl Case<'_> {
         self.sure(thing.backend) || thing.maker != 0 && !thing.unanswered
     }
 
-    /// Whether clients may see `name` as the pod's handler. A correct name is the name that any table since the pod's
-    /// creation gives to the handler, or the backend's name if such a table has none. If the pod was created through
-    /// criswitch, every table counts, and every row that routes to the handler.
+    /// Whether clients may see `name` as the pod's handler. A correct name is any name that a table since the pod's
+    /// creation gives to the handler. If such a table has no row for the handler, the backend's own name is correct
+    /// too. If the pod was created through criswitch, every table counts, and every row that routes to the handler.
     pub(super) fn is_name(&self, pod: &Thing, name: &str) -> bool {
         // A RunPodSandbox may take long and uses the table of the moment when the call began, so earlier tables count
         // too.

@@ -40,7 +40,7 @@ pub fn overdue(asked: &Asked, truth: &Truth) -> Option<String> {
     (took > bound).then(|| format!("{asked}: has not ended after {took:?}"))
 }
 
-/// How long a call without a deadline may take, regardless of the backends.
+/// The longest time that a call without a deadline may take, whatever faults the backends have. `None` means no limit.
 fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
     let hangs_alone = truth.an_rpc_hung(asked.at);
     let is_alone = asked.call.id <= truth.alone;
@@ -58,7 +58,7 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
                 Patience::Short | Patience::Read => HUNG_BOUND,
             }
         }
-        // The only backend's reply is the reply.
+        // criswitch forwards the reply of the only backend, so the call waits for that backend.
         Goes::All(_, Merge::UpdateRuntimeConfig | Merge::RuntimeConfig)
         | Goes::Image(_, ImageRule::Find(_))
             if is_alone && hangs_alone =>
@@ -69,7 +69,7 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
         Goes::All(_, Merge::RemoveProfile) if hangs_alone => return None,
         Goes::All(_, Merge::RemoveProfile) => CHANGE_BOUND,
         Goes::Image(_, ImageRule::Find(_)) if asked.names_store() => return None,
-        // Nothing replaces a list that was never read, nor a list of one handler's images.
+        // criswitch has no cached reply for a list that it never received, nor for a list of one handler's images.
         Goes::All(_, Merge::Items(_) | Merge::Streamed(..))
         | Goes::Image(_, ImageRule::List(_))
             if hangs_alone =>
@@ -121,7 +121,7 @@ impl Case<'_> {
             && thing.learned.is_some_and(|at| at < begun)
     }
 
-    /// Whether the call is a list that concerns only known pods or containers, and their backend is healthy.
+    /// Whether the call is a list that concerns only known pods or containers, whose backends are healthy.
     fn narrowed_to_order(&self) -> bool {
         let filter = &self.asked.call.filter;
         let Some(takes) = Takes::of(self.asked.call.row).filter(|_| self.truth.started) else {
@@ -152,8 +152,8 @@ impl Case<'_> {
         any && pods.all(|pod| relied(pod) && pod.is_sure(begun)) && !unanswered
     }
 
-    /// Whether the list asks for a pod by its uid, and the result of a call that creates a pod of this uid may be
-    /// unknown: then a cached list may lack the pod.
+    /// Whether the list asks for a pod by its uid, and a call that creates a pod with this uid may have an unknown
+    /// result. In that case a cached list may lack the pod.
     fn names_creation(&self) -> bool {
         let (uid, begun) = (self.asked.call.filter.uid(), self.asked.begun);
         let mut creating = self.truth.creating.iter();
@@ -208,7 +208,8 @@ impl Case<'_> {
         };
         let cached = self.stood_in_for() && !self.names_creation() || self.has_some_stats();
         let due = due || cached || self.narrowed_to_order();
-        // Before metrics, criswitch asks for unknown descriptors.
+        // Before a call for metrics, criswitch asks for descriptors that it does not know, so the call may take twice
+        // as long.
         let times = if name.contains("Metrics") { 2 } else { 1 };
         let bound = match (cached, self.truth.started) {
             (true, true) => times * LIST_BOUND,

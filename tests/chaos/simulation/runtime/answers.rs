@@ -128,7 +128,7 @@ fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: U
     let id = match (find(truth, asked.backend, kind, id), unknown) {
         (Ok(id), _) => id,
         (Err(_), Unknown::Ok) => {
-            // A cached list may still have the pod or container, in the state that the client ordered.
+            // A cached list may still have the removed pod or container, in the state that the client's call asked for.
             stop(truth, asked.row.name, id, |thing| thing.gone.is_some());
             return Ok(vec![Bytes::new()]);
         }
@@ -162,7 +162,8 @@ fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: U
                 ..Default::default()
             }));
         }
-        // The client's order counts for a cached list, so the container runs even if a client has stopped it meanwhile.
+        // A cached list shows the state that the client's call asked for, so the model lets the container run even if
+        // another call has stopped it.
         "StartContainer" => {
             for from in [CREATED, EXITED] {
                 truth.go_on(from, RUNNING, |thing| thing.id == id);
@@ -274,7 +275,7 @@ fn all(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
     Ok(vec![items.concat().into()])
 }
 
-/// A message, with these bytes behind it that no client can decode if the runtime garbles its replies.
+/// Encodes a message. If the runtime garbles its replies, appends these bytes, which no client can decode.
 fn one_or_garbled(
     truth: &Truth,
     asked: &Asked<'_>,
@@ -329,7 +330,7 @@ fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
     listed.map(item).collect()
 }
 
-/// The item of a list with damage: an item of pods or containers, or the attributes of stats.
+/// Damages an item of a list. The damage is in the pod or container itself, or in the attributes of its stats.
 fn garble(row: &Row, item: &[u8], garbled: Garbled) -> Vec<u8> {
     let is_of_pods = !row.name.contains("Container");
     // The numbers of `labels` and `metadata` in pods and containers, and of both in the attributes of stats.

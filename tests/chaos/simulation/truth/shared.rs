@@ -1,6 +1,6 @@
 //! Pods and containers that several backends list.
 //!
-//! The truth is what backends list: a pod exists as long as one of them lists it.
+//! The truth follows the lists of the backends: a pod exists as long as at least one backend lists it.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ impl Truth {
         existing.filter(move |thing| thing.is_listed_by(backend))
     }
 
-    /// `backend` begins to list a pod of another backend that criswitch knows, with the pod's containers.
+    /// Makes `backend` list a pod of another backend too, with the pod's containers. criswitch knows the pod.
     pub fn copy_one(&mut self, backend: usize, which: usize, odd: bool) {
         let pods: Vec<_> = self
             .existing(Kind::Pod)
@@ -30,7 +30,7 @@ impl Truth {
         }
     }
 
-    /// `backend` begins to list everything of `other`.
+    /// Makes `backend` list all pods and containers of `other` that no third backend lists.
     pub fn copy_all(&mut self, backend: usize, other: usize) {
         let its = |thing: &Thing| thing.backend == other && thing.copies.is_empty() && !thing.poses;
         let pods: Vec<_> = self
@@ -50,8 +50,8 @@ impl Truth {
         copied.for_each(|thing| thing.copy(backend, now, odd));
     }
 
-    /// `backend` no longer lists the pods of other backends, nor any container of these pods. It lists all containers
-    /// of its own pods, including those that were created through another backend.
+    /// Makes `backend` stop listing the pods of other backends and the containers of these pods. `backend` still lists
+    /// all containers of its own pods, including containers that were created through another backend.
     pub fn drop_copies(&mut self, backend: usize) {
         let now = self.tick();
         let pods = self
@@ -67,8 +67,8 @@ impl Truth {
         }
     }
 
-    /// Another runtime serves the socket of `backend`, or the runtime has lost everything. Items that other
-    /// backends list too are theirs now.
+    /// Removes all items of `backend`, because another runtime serves its socket or the runtime has lost everything. An
+    /// item that another backend lists too now belongs to that backend.
     pub fn lose_all(&mut self, backend: usize) {
         let now = self.tick();
         let hostile = self.hostile();
@@ -87,8 +87,8 @@ impl Truth {
         all.filter(|at| self.health[*at].was_hostile).collect()
     }
 
-    /// criswitch forgets `backend` for an operator, or has removed it. Items that other backends list too are theirs
-    /// now.
+    /// Notes that criswitch has removed `backend`, or has forgotten it because an operator asked for that. An item that
+    /// another backend lists too now belongs to that backend.
     pub fn forget_things(&mut self, backend: usize) {
         let now = self.tick();
         self.tables.calls_before[backend] = self.calls;
@@ -107,7 +107,8 @@ impl Truth {
         }
     }
 
-    /// criswitch forgets `backend` for an operator. The backend takes part again once it is listed.
+    /// Notes that criswitch has forgotten `backend` because an operator asked for that. The backend takes part in
+    /// merged calls again once criswitch has listed it.
     pub fn forgotten(&mut self, backend: usize) {
         self.forget_things(backend);
         self.tables.forgotten[backend] = true;
@@ -128,7 +129,8 @@ impl Truth {
         }
     }
 
-    /// criswitch forgets what `backend` has lost since its last list, before it can notice the loss.
+    /// Notes that criswitch forgets the items that `backend` has lost since its last list, before criswitch can notice
+    /// the loss.
     fn unlearn_lost(&mut self, backend: usize) {
         let its = self.things.iter_mut().filter(|it| it.backend == backend);
         for thing in its.filter(|it| it.removal_reported.is_none()) {

@@ -104,7 +104,7 @@ pub struct Left {
     pub at: Moment,
     /// Whether criswitch may have taken the backend for the owner.
     pub may_own: bool,
-    /// The moment when criswitch had received a list without the thing, or had removed the backend.
+    /// The moment when criswitch received a list without the thing, or removed the backend.
     pub settled: Option<Moment>,
 }
 
@@ -157,7 +157,7 @@ impl Thing {
         });
     }
 
-    /// Notes that the backend `at`, which lists a copy, no longer lists it.
+    /// Notes that the backend `at` no longer lists its copy of the thing.
     pub fn drop_copy(&mut self, at: usize, now: Moment) {
         let before = self.copies.len();
         self.copies.retain(|copy| copy.at != at);
@@ -194,15 +194,15 @@ impl Thing {
         });
     }
 
-    /// The thing's owner has lost it. A hostile backend that has claimed it may own it until a list shows that it does
-    /// not.
+    /// Notes that the owner has lost the thing. A hostile backend that has claimed the thing may own it until a list
+    /// shows that this backend does not have it.
     pub fn leave_to(&mut self, hostile: &[usize], now: Moment) {
         hostile.iter().for_each(|at| self.leave(*at, now, true));
         self.shared |= !hostile.is_empty();
     }
 
-    /// The thing passes to the first backend that lists a copy. Its own backend no longer lists it, or, if `stays`,
-    /// criswitch has forgotten that backend. Returns whether there is a copy.
+    /// Passes the thing to the first backend that lists a copy. If `stays` is true, criswitch has forgotten the
+    /// previous backend; otherwise the previous backend no longer lists the thing. Returns whether there is a copy.
     pub fn pass(&mut self, now: Moment, stays: bool) -> bool {
         if self.copies.is_empty() {
             return false;
@@ -221,7 +221,7 @@ impl Thing {
         self.backend = copy.at;
         self.born = now;
         self.learned = copy.learned;
-        // criswitch may report the deletion if it does not know the copy.
+        // If criswitch does not know the copy, it may report the thing as deleted.
         self.forgotten |= copy.learned.is_none();
         (self.shown, self.answered) = (None, None);
         (self.owned, self.unanswered) = (false, true);
@@ -246,7 +246,7 @@ impl Thing {
         [self.backend].into_iter().chain(copies).chain(left)
     }
 
-    /// The backends to which a call may go that begins at `begun`.
+    /// The backends to which a call that begins at `begun` may go.
     pub fn holders(&self, begun: Moment) -> Vec<usize> {
         let copies = self.copies.iter().filter(|_| !self.owned);
         let is_open = |left: &&Left| left.may_own && left.settled.is_none_or(|at| at >= begun);
@@ -259,7 +259,7 @@ impl Thing {
             .collect()
     }
 
-    /// The other backends that list what `backend` creates in this pod.
+    /// The other backends that also list the containers that `backend` creates in this pod.
     pub fn others(&self, backend: usize) -> Vec<Copied> {
         let mut others = self.copies.clone();
         if self.backend != backend {

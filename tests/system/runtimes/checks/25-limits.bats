@@ -217,7 +217,7 @@ opens_with_privilege() {
     in_background "$BATS_TEST_TMPDIR/forward-$handler" crictl --config "$DIR/crictl-criswitch.yaml" port-forward "$pod" :8080
     wait_for 60 "$handler: a local port" grep -q 'Forwarding from 127' "$BATS_TEST_TMPDIR/forward-$handler"
     port=$(sed -n 's/.*Forwarding from 127.0.0.1:\([0-9]*\) .*/\1/p' "$BATS_TEST_TMPDIR/forward-$handler" | head -n 1)
-    # Without a connection, only the limit ends the request.
+    # On gVisor there is no connection, so only the time limit ends the request.
     [ "$handler" != gvisor ] || limit=10
     seen=$(timeout "${limit:-60}" busybox wget -q -O - "http://127.0.0.1:$port/" 2>&1 || true)
     if [ "$handler" = gvisor ]; then

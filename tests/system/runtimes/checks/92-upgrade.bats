@@ -51,7 +51,7 @@ commands() {
   echo "$found"
 }
 
-# take STEP [back]: runs the commands of a step, or of its way back, and prints what they print.
+# take STEP [back]: runs the commands of a step, or of its way back, and prints their output.
 take() {
   local found
   found=$(commands "$@") && eval "$found"

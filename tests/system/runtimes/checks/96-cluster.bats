@@ -152,7 +152,8 @@ restarted_since() {
   has "the labels" criswitch.io/handler.boxed=true "$(nfd_labels)"
 }
 
-# in_features HANDLER / not_in_features HANDLER: a condition for wait_for.
+# in_features HANDLER / not_in_features HANDLER: succeeds when the file of features has, or lacks, the label of the
+# handler; conditions for wait_for.
 in_features() {
   grep -F "criswitch.io/handler.$1=true" "$DIR/features.d/criswitch"
 }

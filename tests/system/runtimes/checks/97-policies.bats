@@ -41,7 +41,7 @@ misfit() {
   jq -c --arg limit "$1" '.misfits[$limit]' "$REAL/config/misfits.json"
 }
 
-# first_misfit CLASS: a misfit that the class rejects.
+# first_misfit CLASS: prints a misfit that the policies of the class reject.
 first_misfit() {
   case $1 in
   runc | crun) misfit node-sysctls ;;
@@ -51,7 +51,7 @@ first_misfit() {
   esac
 }
 
-# first_warning CLASS: a misfit that the class admits with a warning.
+# first_warning CLASS: prints a misfit that the policies of the class admit with a warning.
 first_warning() {
   case $1 in
   runc | crun) misfit host-dev-directory ;;
@@ -141,7 +141,7 @@ all_misfits() {
   [ "$count" -ge 10 ]
 }
 
-# answers: prints each class, each misfit, and each line of what the API server says about this misfit in this class,
+# answers: prints each class, each misfit, and each line of the API server's answer to this misfit in this class,
 # without backslashes. Asks the API server once.
 answers() {
   local file=$BATS_FILE_TMPDIR/answers class limit
@@ -159,7 +159,7 @@ meets() {
     '$1 == class && index($3, ENVIRON["ANSWER"]) && index($3, ENVIRON["MESSAGE"]) {print $2}'
 }
 
-# answer CLASS LIMIT: what the API server says about the misfit in the class.
+# answer CLASS LIMIT: prints the API server's answer to the misfit in the class.
 answer() {
   answers | awk -F '\t' -v class="$1" -v limit="$2" '$1 == class && $2 == limit {print $3}'
 }

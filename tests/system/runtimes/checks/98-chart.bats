@@ -6,7 +6,7 @@ load cluster.bash
 setup_file() {
   copy_chart
   start_cluster
-  # prometheus-operator's resource, without its schema.
+  # Create prometheus-operator's custom resource, without its schema.
   api apis/apiextensions.k8s.io/v1/customresourcedefinitions POST <<<'{
     "metadata": {"name": "prometheusrules.monitoring.coreos.com"}, "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced",
     "names": {"kind": "PrometheusRule", "plural": "prometheusrules"}, "versions": [{"name": "v1", "served": true, "storage": true,
@@ -100,10 +100,11 @@ is_rejected() {
   done
 }
 
-# The first set of values as rendered, and for each other set what differs. UPDATE_EXPECT=1 writes the file.
+# The file has the rendering of the first set of values, and for each other set the differences. UPDATE_EXPECT=1 writes
+# the file.
 GOLDEN=$REAL/config/chart.golden
 
-# renderings: prints what GOLDEN should have, without the content of shipped files.
+# renderings: prints the expected content of GOLDEN, without the content of shipped files.
 renderings() {
   local sets=$REAL/config/chart-sets.json name
   while read -r name; do

@@ -10,7 +10,7 @@ start_cluster() {
   local folder=$DIR/cluster ports
   rm -rf "$folder"
   mkdir -p "$folder"
-  # The kernel uses ports from 32768 on for connections.
+  # The ports are below 32768, because the kernel uses the ports from 32768 on for outgoing connections.
   mapfile -t ports < <(comm -23 <(seq 30000 32767) <(ss -Htnal | sed 's/.*:\([0-9]*\) .*:.*/\1/' | sort) | shuf -n 3)
   keep_as api.port <<<"${ports[2]}"
   openssl genrsa -out "$folder/key" 2048 2>/dev/null
@@ -89,7 +89,7 @@ start_controllers() {
 # shellcheck disable=SC2034 # The checks use it.
 CHART=$DIR/chart
 
-# copy_chart: copies the chart. That of a release has no links.
+# copy_chart: copies the chart without symbolic links, as a release has it.
 copy_chart() {
   rm -rf "$CHART"
   cp -rL "$TOP/deploy/chart" "$CHART"

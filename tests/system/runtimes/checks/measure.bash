@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Compares `criswitch try --measure` with the files of the cgroups, of version 1 or 2, and of the processes.
 
-# The length of a window, of which each pod has at least two, the age of its container when the shell reads the files,
-# and the longest wait, in seconds.
+# In seconds: the length of a window (each pod has at least two windows), the age of the pod's container when the shell
+# reads the files, and the longest wait.
 IDLE_S=8
 AGE_S=3
 LIMIT_S=120
@@ -11,8 +11,8 @@ LIMIT_S=120
 MEMORY_PERCENT=10
 CPU_MS=50
 
-# sleeping: prints the ids of the container and the pod that are measured. The container of the try before does not live
-# so long.
+# sleeping: prints the ids of the container and the pod that are measured. The container of the preceding try does not
+# live long enough to be printed.
 sleeping() {
   local ids
   ids=$(cri ps -o json | jq -r --argjson now "$(date +%s)" --argjson age "$AGE_S" \
@@ -110,7 +110,7 @@ has_ended() {
   return 1
 }
 
-# nearest NUMBER: prints the number of standard input that is nearest to it.
+# nearest NUMBER: prints the number of standard input that is nearest to NUMBER.
 nearest() {
   awk -v to="$1" '{difference = $1 < to ? to - $1 : $1 - to}
     NR == 1 || difference < least {least = difference; found = $1}

@@ -332,8 +332,8 @@ async fn outcome<T: Debug>(
         Err(status) => {
             line["code"] = json!(format!("{:?}", status.code()));
             line["text"] = json!(status.message());
-            // A status from the client's own side of a broken connection has a source; a status from the server has
-            // none.
+            // A status that the client makes because the connection is broken has a source. A status from the server
+            // has no source.
             line["connection"] = json!(std::error::Error::source(&status).is_some());
         }
     }
