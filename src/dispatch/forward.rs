@@ -31,6 +31,8 @@ pub(crate) async fn create(
     // Get the connection first: a call that cannot be sent creates no pod.
     let wire = backend.wire().await?;
     creating.sent();
+    // After a restart, only the saved state shows that the backend may have the pod.
+    backend.saving.note_change();
     let (asked, headers) = (
         Asked::now(&switch.owners(), backend),
         call.reading_headers(),

@@ -1,5 +1,5 @@
 //! The calls that create pods: calls in flight, and calls whose result is unknown. The backend of such a call may have
-//! a pod that criswitch does not know. In memory only.
+//! a pod that criswitch does not know. A restart keeps only the fact that a backend has such a call.
 
 use std::time::Duration;
 
@@ -44,8 +44,25 @@ enum CreationStage {
     Sent,
     /// The call ended at this time, and its result is unknown.
     Unknown(Instant),
-    /// The last run of criswitch may have made the call, which ends at this time at the latest.
-    OfLastRun(Instant),
+    /// The last run of criswitch may have made the call, which ends at `ends` at the latest. `is_known` if that run
+    /// saved that it had such a call: then the backend must stay.
+    OfLastRun {
+        ends: Instant,
+        is_known: bool,
+    },
+}
+
+impl CreationStage {
+    /// Whether there is such a call for certain.
+    fn is_known(self) -> bool {
+        !matches!(
+            self,
+            CreationStage::OfLastRun {
+                is_known: false,
+                ..
+            }
+        )
+    }
 }
 
 impl PossiblePod {
@@ -66,12 +83,11 @@ impl Creations {
     }
 
     /// Records that criswitch starts at `now`: a call of the last run may still create a pod of any uid at `backend`.
-    pub fn begin_run(&mut self, backend: BackendId, now: Instant) {
-        self.add(
-            backend,
-            String::new(),
-            CreationStage::OfLastRun(now + LONGEST),
-        );
+    /// `is_known` if the last run saved that it had such a call.
+    pub fn begin_run(&mut self, backend: BackendId, is_known: bool, now: Instant) {
+        let ends = now + LONGEST;
+        let stage = CreationStage::OfLastRun { ends, is_known };
+        self.add(backend, String::new(), stage);
     }
 
     fn add(&mut self, backend: BackendId, uid: String, stage: CreationStage) -> Creation {
@@ -123,14 +139,16 @@ impl Creations {
     }
 
     /// Records that a complete list of the pods of `backend`, requested at `asked`, was learned. The list shows the
-    /// results of calls that ended long enough before `asked`.
-    pub fn listed(&mut self, backend: BackendId, asked: Instant) {
+    /// results of calls that ended long enough before `asked`. Returns whether there were such calls.
+    pub fn listed(&mut self, backend: BackendId, asked: Instant) -> bool {
+        let before = self.unknown.len();
         self.unknown.retain(|it| match it.stage {
-            CreationStage::Unknown(ended) | CreationStage::OfLastRun(ended) => {
+            CreationStage::Unknown(ended) | CreationStage::OfLastRun { ends: ended, .. } => {
                 it.backend != backend || asked < ended + SETTLED
             }
             CreationStage::Unsent | CreationStage::Sent => true,
         });
+        self.unknown.len() < before
     }
 
     /// The backends that may have an unknown pod of `uid`.
@@ -162,10 +180,10 @@ impl Creations {
             .map(|it| it.uid.as_str())
     }
 
-    /// Whether a call of this run may have created an unknown pod at `backend`, or is about to be sent to `backend`.
+    /// Whether a known call may have created an unknown pod at `backend`, or is about to be sent to `backend`.
     pub(crate) fn is_at(&self, backend: BackendId) -> bool {
         let mut its = self.unknown.iter().filter(|it| it.backend == backend);
-        its.any(|it| !matches!(it.stage, CreationStage::OfLastRun(_)))
+        its.any(|it| it.stage.is_known())
     }
 }
 
@@ -217,15 +235,16 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_the_last_run_may_create_a_pod_of_any_uid_for_some_minutes_and_keeps_no_backend() {
+    fn a_call_of_the_last_run_may_create_a_pod_of_any_uid_for_some_minutes_and_a_saved_call_keeps_its_backend()
+     {
         let now = Instant::now();
         let mut creations = Creations::default();
-        creations.begin_run(B, now);
-        creations.begin_run(C, now);
-        creations.listed(B, now + LONGEST + SETTLED - Duration::from_millis(1));
+        creations.begin_run(B, false, now);
+        creations.begin_run(C, true, now);
+        assert!(!creations.listed(B, now + LONGEST + SETTLED - Duration::from_millis(1)));
         assert_eq!(with_uid(&creations, "a"), [B, C]);
-        assert!(!creations.is_at(B));
-        creations.listed(B, now + LONGEST + SETTLED);
+        assert!(!creations.is_at(B) && creations.is_at(C));
+        assert!(creations.listed(B, now + LONGEST + SETTLED));
         creations.forget(C);
         assert!(creations.unknown.is_empty());
     }

@@ -68,6 +68,9 @@ pub struct Saved {
     /// The kept `ContainerStatusResponse`s, the longest unused first. Empty if the backend was ready.
     #[prost(message, repeated, tag = "20")]
     pub container_statuses: Vec<SavedStatus>,
+    /// Whether a call that creates a pod was under way, or had an unknown result.
+    #[prost(bool, tag = "31")]
+    pub creating: bool,
 }
 
 /// The kept status of a pod or container.

@@ -456,8 +456,10 @@ impl<'a> Learner<'a> {
     /// Runs the steps that follow a complete list: settles calls that created pods.
     fn settled(&mut self, list: List) {
         if list == List::Pods {
-            let owners = &mut self.view.owners;
-            owners.creations.listed(self.backend.id, self.asked.at);
+            let creations = &mut self.view.owners.creations;
+            if creations.listed(self.backend.id, self.asked.at) {
+                self.learned.save.insert(self.backend.id);
+            }
             self.backend.nudges.listed.notify_one();
         }
         self.learned.retire = true;

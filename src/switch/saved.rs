@@ -206,6 +206,7 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     let handlers = switch.owners().pods.rows(backend.id);
     let with_default_row = switch.owners().pods.with_default_row(backend.id);
     let created = switch.owners().pods.created_at(backend.id);
+    let creating = switch.owners().creations.is_at(backend.id);
     let known = backend.record.known();
     let live = switch.live();
     let runtime_config = switch.runtime_config.lock().clone();
@@ -233,6 +234,7 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         given_descriptors: switch.given.lock().clone(),
         pod_statuses: saved_statuses(backend, Kind::Pod),
         container_statuses: saved_statuses(backend, Kind::Container),
+        creating,
     }
 }
 
@@ -292,6 +294,7 @@ impl Restored<'_> {
     fn restore(self, known: LastKnown) {
         let Restored { switch, backend } = self;
         let ran_before = matches!(known, LastKnown::Saved(..) | LastKnown::Unknown);
+        let was_creating = matches!(&known, LastKnown::Saved(saved, _) if saved.creating);
         match known {
             LastKnown::Saved(saved, answered) => self.restore_saved(*saved, answered),
             LastKnown::Empty => {
@@ -315,7 +318,7 @@ impl Restored<'_> {
             switch
                 .owners()
                 .creations
-                .begin_run(backend.id, Instant::now());
+                .begin_run(backend.id, was_creating, Instant::now());
         }
     }
 
@@ -470,7 +473,7 @@ fn take_known(found: &mut Found, row: &BackendConfig) -> LastKnown {
     }
 }
 
-/// Returns the backends that the configuration no longer names and that may have pods or containers.
+/// Returns the backends that the configuration no longer names and that may have or get pods or containers.
 fn kept(config: &Config, found: &mut Found) -> Vec<(BackendConfig, LastKnown)> {
     let mut kept = Vec::new();
     let mut ids = BackendIds::except(config.table.backends.iter().map(|row| row.id));
@@ -491,13 +494,14 @@ fn kept(config: &Config, found: &mut Found) -> Vec<(BackendConfig, LastKnown)> {
     kept
 }
 
-/// Returns the name of a backend that is kept for its items, or `None` if it has no items that clients may know.
+/// Returns the name of a backend that is kept for its items, or `None` if it has no items that clients may know and
+/// creates none.
 fn kept_name(known: &LastKnown) -> Option<&str> {
     match known {
         LastKnown::Saved(saved, _) => {
             let mut lists = [&saved.pods, &saved.containers].into_iter();
             let may_have = lists.any(|list| list.as_ref().is_none_or(|list| !list.is_empty()));
-            (saved.joined && may_have).then_some(saved.name.as_str())
+            (saved.joined && (may_have || saved.creating)).then_some(saved.name.as_str())
         }
         LastKnown::Unknown => Some(UNNAMED),
         LastKnown::Empty | LastKnown::New | LastKnown::First => None,

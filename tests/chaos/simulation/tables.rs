@@ -359,7 +359,8 @@ impl Truth {
         (0..RUNTIMES).find(|runtime| {
             let there = self.tables.places[*runtime].is_some();
             let lists = |it: &Thing| it.gone.is_none() && it.is_listed_by(*runtime);
-            let is_empty = !self.things.iter().any(lists);
+            let creates = self.kept_until[*runtime].is_some_and(|at| at > Instant::now());
+            let is_empty = !creates && !self.things.iter().any(lists);
             there && !names(self.tables.now(), *runtime) && is_empty
         })
     }

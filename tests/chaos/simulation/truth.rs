@@ -167,6 +167,8 @@ pub struct Truth {
     pub saved: [bool; RUNTIMES],
     /// The instances that were asked to shut down, each with the time of the request.
     ended: Vec<(u64, Instant)>,
+    /// For each backend, until when the current instance may keep it for a pod that an earlier instance was creating.
+    pub kept_until: [Option<Instant>; RUNTIMES],
     /// Whether the current instance has listed every joined backend.
     pub started: bool,
     /// The last time that a backend had an RPC that hung alone.

@@ -1,11 +1,14 @@
 //! A reload while calls are in flight: new backends that are not ready, and calls that wait for a removed backend.
 
+use std::time::Duration;
+
 use criswitch_cri::codec::cri;
 use serde_json::Value as Json;
 use tonic::{Code, Status};
 
-use crate::faults::{hang, names, state_of, until_state};
+use crate::faults::{directly, hang, names, state_of, until_state};
 use crate::session::events::{listening, next};
+use crate::support::clock::later;
 use crate::support::{Client, IMAGE, PATIENCE, Rig, Sim};
 use crate::topology::reloads::{BOTH, add_kata, old_alone, reload, run_when_ready, table};
 use crate::wait::until;
@@ -205,6 +208,43 @@ async fn switch_has(rig: &Rig, name: &str) -> Option<bool> {
     let own = rig.state().await;
     let mut backends = own["backends"].as_array()?.iter();
     Some(backends.any(|backend| backend["name"] == name))
+}
+
+#[tokio::test]
+async fn a_backend_without_rows_is_kept_over_a_restart_for_a_creation_in_flight() {
+    for by_reload in [true, false] {
+        let mut rig = old_alone().await;
+        add_kata(&rig);
+        until_state(&rig, "new", "ready").await;
+        let new = rig.sim("new").clone();
+        new.hold("RunPodSandbox");
+        let client = Client::new(&rig.socket);
+        let without = |directory: &str| {
+            let table = table("runc", "runc = \"old\"", &["old"], directory);
+            format!("shutdown_timeout = \"1s\"\n{table}")
+        };
+        let restart = async {
+            new.until_held("RunPodSandbox").await;
+            if by_reload {
+                rig.reload(without).result.unwrap();
+                rig.restart_switch().await;
+            } else {
+                rig.restart_switch_with(without).await;
+            }
+        };
+        let (failed, ()) = tokio::join!(client.run_pod("kata", "web"), restart);
+        failed.unwrap_err();
+        new.release("RunPodSandbox");
+        until_state(&rig, "new", "ready").await;
+        // A real runtime may complete the call later, although its client has gone.
+        let left = directly(&new).run_pod("kata", "web").await.unwrap();
+        assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+        rig.remove_pod(&left).await.unwrap();
+        assert_eq!(switch_has(&rig, "new").await, Some(true));
+        later(Duration::from_secs(311)).await;
+        rig.pods().await.unwrap();
+        until(async || switch_has(&rig, "new").await == Some(false)).await;
+    }
 }
 
 #[tokio::test]

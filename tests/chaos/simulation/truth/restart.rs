@@ -8,6 +8,8 @@ use tokio::time::Instant;
 use super::{Listing, Moment, START_WAIT, Thing, Truth, Updates};
 use crate::simulation::files::RUNTIMES;
 
+/// How long an instance keeps a backend for a pod that the previous instance was creating.
+const CREATION: Duration = Duration::from_secs(310);
 /// How long the first lists wait for backends with known lists.
 const BRIEF_WAIT: Duration = Duration::from_secs(1);
 
@@ -65,6 +67,15 @@ impl Truth {
         self.saved = known;
         let all_known = (0..RUNTIMES).all(|at| known[at] || self.before[at] == Before::Absent);
         self.start_wait = if all_known { BRIEF_WAIT } else { START_WAIT };
+        for (backend, kept_until) in self.kept_until.iter_mut().enumerate() {
+            let mut seen = self.seen.iter();
+            let made = seen.any(|it| {
+                it.backend == backend && it.call > self.first_call && it.row.name == "RunPodSandbox"
+            });
+            if made || kept_until.is_some_and(|at| at > Instant::now()) {
+                *kept_until = Some(Instant::now() + CREATION);
+            }
+        }
         self.life += 1;
         self.first_call = self.calls;
         self.life_began = self.tick();
