@@ -38,8 +38,8 @@ const LONGEST_VERSION: usize = 64 << 10;
 ///
 /// # Errors
 /// The error of `Version`, or of a list if there are no cached lists, or `Unavailable` if the runtime configuration
-/// does not reach the backend, or if the backend is forgotten meanwhile. After any other failure the backend still
-/// becomes ready.
+/// does not reach the backend, if the state of a backend that has not joined cannot be saved, or if the backend is
+/// forgotten meanwhile. After any other failure the backend still becomes ready.
 pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
     let OwnCalls {
         switch,
@@ -89,6 +89,12 @@ pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
         backend.nudges.owed.notify_one();
         Ok(())
     })?;
+    if matches!(&listed, Ok(Some(_))) {
+        // A list with the backend's items needs the backend's state on disk. Until the state can be saved, lists omit
+        // the backend.
+        let saved = backend.saving.saved().await;
+        saved.map_err(|cause| backend.unavailable(&cause))?;
+    }
     if backend.forgets() != forgets {
         return Err(backend.unavailable("criswitch forgot it while it became ready"));
     }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use tonic::Code;
 
 use crate::calls::{send, stopped, text_of};
-use crate::faults::{directly, names, state_of};
+use crate::faults::{directly, names, state_of, until_state};
 use crate::support::frame_raw;
 use crate::switch::saved_state::{all, lists_fail, restarted_without_kata, state_file, with_pods};
+use crate::topology::reloads::{add_kata, old_alone};
 use crate::wait;
 
 /// Makes every write of a file fail.
@@ -167,6 +168,25 @@ async fn a_start_that_cannot_write_the_register_uses_the_state_that_it_found() {
     }
     rig.run("runc", "new").await;
     assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "new", "plain"]);
+}
+
+#[tokio::test]
+async fn a_new_backend_that_cannot_be_registered_makes_no_list_fail() {
+    let rig = old_alone().await;
+    rig.run_pod("runc", "web").await;
+    rig.pods().await.unwrap();
+    let register = rig.state_directory().join("backends.register");
+    block(&register);
+    let aside = rig.state_directory().join("backends.register.bad");
+    fs::create_dir_all(aside.join("in the way")).unwrap();
+    add_kata(&rig);
+    let new = until_state(&rig, "new", "down").await;
+    assert!(new["cause"].to_string().contains("its state"), "{new}");
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    rig.try_run("kata", "boxed").await.unwrap_err();
+    assert!(rig.sim("new").calls("RunPodSandbox").is_empty());
+    fs::remove_dir_all(hidden(&register).unwrap()).unwrap();
+    wait::until(async || rig.try_run("kata", "boxed").await.is_ok()).await;
 }
 
 #[tokio::test]
