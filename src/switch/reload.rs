@@ -173,11 +173,18 @@ pub(super) fn known_sockets(live: &Live) -> Vec<Address> {
         .collect()
 }
 
-/// Returns the `known` sockets and the sockets of the backends in `loaded`.
+/// Returns the sockets that may be one under different paths: of the rows in `loaded` that name no `known` socket, and
+/// the known sockets that no row names. Empty if there are no such rows: a hung file system of a socket must not prevent
+/// the reload that removes its row.
 pub(super) fn sockets(mut known: Vec<Address>, loaded: &Result<Config, Problems>) -> Vec<Address> {
     let rows = loaded.iter().flat_map(|config| &config.table.backends);
-    known.extend(rows.map(|row| row.socket.clone()));
-    known
+    let mut rows: Vec<_> = rows.map(|row| row.socket.clone()).collect();
+    let both: Vec<_> = known.extract_if(.., |it| rows.contains(it)).collect();
+    rows.retain(|row| !both.contains(row));
+    if !rows.is_empty() {
+        rows.append(&mut known);
+    }
+    rows
 }
 
 fn reload_with(
@@ -434,4 +441,30 @@ pub(super) fn fixed_keys(before: &Config, after: &Config) -> Vec<admin::Problem>
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)] // A pipe has another path.
+    #[test]
+    fn only_sockets_that_may_have_two_paths_are_looked_at() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("criswitch.toml");
+        let rows = |names: &[&str]| {
+            let rows = names.iter().map(|it| format!("{it} = '/run/{it}.sock'\n"));
+            let rows: String = rows.collect();
+            std::fs::write(&path, format!("default_handler = 'a'\n[handlers]\n{rows}")).unwrap();
+            Config::load(&path)
+        };
+        let known = ["a", "b"].map(|it| Address::parse(&format!("/run/{it}.sock")).unwrap());
+        let looked_at = |loaded: Result<Config, Problems>| {
+            let sockets = sockets(known.to_vec(), &loaded);
+            sockets.iter().map(Address::to_string).collect::<Vec<_>>()
+        };
+        assert!(looked_at(rows(&["a"])).is_empty(), "the row b is removed");
+        let moved = looked_at(rows(&["a", "c"]));
+        assert_eq!(moved, ["/run/c.sock", "/run/b.sock"]);
+    }
 }

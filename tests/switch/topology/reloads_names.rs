@@ -53,6 +53,22 @@ async fn a_socket_under_another_name_is_the_same_backend() {
 
 #[cfg(unix)] // A pipe has no links.
 #[tokio::test]
+async fn a_row_keeps_the_backend_of_its_own_path_if_another_path_becomes_a_link_to_it() {
+    let rig = old_alone().await;
+    reload(&rig, "runc", "runc = \"new\"", &["old", "new"]);
+    run_when_ready(&rig, "runc", "web").await;
+    rig.sim("old").stop().await;
+    let [old, new] = ["old", "new"].map(|name| rig.sim(name).socket());
+    std::fs::remove_file(&old).unwrap();
+    std::os::unix::fs::symlink(new, old).unwrap();
+    let changes = reload(&rig, "runc", "runc = \"new\"", &["new"]);
+    assert_eq!(changes.to_string(), "backend removed: old");
+    assert_eq!(state_of(&rig, "new").await["pods"], 1);
+    assert_eq!(state_of(&rig, "new").await["transitions"], 1);
+}
+
+#[cfg(unix)] // A pipe has no links.
+#[tokio::test]
 async fn a_socket_under_another_path_is_the_same_backend() {
     let rig = old_alone().await;
     rig.run_pod("runc", "web").await;
