@@ -83,6 +83,7 @@ pub(crate) fn between(
     changes.warnings = other_cgroup_driver(before, after, &name_of)
         .into_iter()
         .chain(new_notes.cloned())
+        .chain(old_paths(after))
         .collect();
     changes.lines = in_words(&changes);
     changes
@@ -176,6 +177,20 @@ fn other_cgroup_driver(
     let (old, new) = (name_of(old), name_of(new));
     differs.then(|| {
         format!("wrong cgroup driver: {new} uses a different driver than {old}, and the kubelet still uses the driver of {old}; set the same driver for both")
+    })
+}
+
+/// Returns a warning for each backend whose row has a new path of the socket. criswitch dials the old path and saves the
+/// state under it: only a start can take both over to the new path.
+fn old_paths(after: &Live) -> impl Iterator<Item = String> {
+    let rows = after.config.table.backends.iter();
+    rows.filter_map(|row| {
+        let (name, old) = (&row.name, &after.backend(row.id).ok()?.socket);
+        (row.socket != *old).then(|| {
+            format!(
+                "old path in use: backend {name} still uses {old}, a different path to the same socket; restart criswitch before that path is removed"
+            )
+        })
     })
 }
 

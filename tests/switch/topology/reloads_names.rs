@@ -70,7 +70,7 @@ async fn a_row_keeps_the_backend_of_its_own_path_if_another_path_becomes_a_link_
 #[cfg(unix)] // A pipe has no links.
 #[tokio::test]
 async fn a_socket_under_another_path_is_the_same_backend() {
-    let rig = old_alone().await;
+    let mut rig = old_alone().await;
     rig.run_pod("runc", "web").await;
     let outcome = rig.reload(|directory| {
         std::os::unix::fs::symlink(directory, format!("{directory}/link")).unwrap();
@@ -81,8 +81,20 @@ async fn a_socket_under_another_path_is_the_same_backend() {
         (&changes.backends_added, &changes.backends_removed),
         (&vec![], &vec![])
     );
+    // criswitch still dials the old path. A start uses the path in the row.
+    let warning = changes.to_string();
+    assert!(
+        warning.starts_with("old path in use: backend old"),
+        "{warning}"
+    );
     assert_eq!(rig.pods().await.unwrap().len(), 1);
     assert_eq!(state_of(&rig, "old").await["transitions"], 1);
+    rig.restart_switch().await;
+    assert_eq!(rig.pods().await.unwrap().len(), 1);
+    assert_eq!(
+        rig.reload_file().result.unwrap().to_string(),
+        "nothing changed"
+    );
 }
 
 #[tokio::test]
