@@ -128,26 +128,10 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
             Err(error) => error_chain(&error),
         },
         () = backend.connection.closed() => {
-            // Calls that began with an older routing table may still go to the backend.
             tokio::select! {
-                _ = &mut connection => return None,
-                () = tokio::time::sleep(LAST_CALLS) => {}
+                _ = &mut connection => {}
+                () = end_of_calls(backend, &wire) => {}
             }
-            let answers = tokio::select! {
-                _ = &mut connection => return None,
-                answers = answers_probe(backend, &wire) => answers,
-            };
-            if !answers {
-                // This state ends reads that wait for the hung backend, and starts the time limit of calls that change
-                // something. The end of the connection's task alone does not end them.
-                backend.set(State::Unresponsive(wire.clone(), CLOSED.into()));
-                tokio::time::sleep(FIRST_PAUSE).await;
-                return None;
-            }
-            backend.set(State::Down(CLOSED.into()));
-            drop(wire);
-            // No new call can use the connection now, so it ends with its last call in flight.
-            connection.await.ok();
             return None;
         }
         cause = life(OwnCalls::new(switch, backend, Some(&wire)), &wire, &mut ready) => cause,
@@ -157,6 +141,26 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
     wire.end();
     let lasted = ready.is_some_and(|since: Instant| since.elapsed() > LONGEST_PAUSE);
     Some(ConnectionEnd { lasted, cause })
+}
+
+/// Waits until no call uses `wire`, the connection to a removed backend, or until a probe shows that the backend hangs.
+async fn end_of_calls(backend: &Backend, wire: &Wire) {
+    // Calls that began with an older routing table may still go to the backend.
+    tokio::time::sleep(LAST_CALLS).await;
+    while answers_probe(backend, wire).await {
+        // From now on, no new call can use the connection.
+        if backend.connection.is_open() {
+            backend.set(State::Down(CLOSED.into()));
+        }
+        if wire.is_unused() {
+            return;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    // This state ends reads that wait for the hung backend, and starts the time limit of calls that change something.
+    // The end of the connection's task alone does not end them.
+    backend.set(State::Unresponsive(wire.clone(), CLOSED.into()));
+    tokio::time::sleep(FIRST_PAUSE).await;
 }
 
 /// Makes the connection ready and watches the backend. If the backend hangs and then answers again, makes the

@@ -113,6 +113,18 @@ impl Wire {
         self.shared.first.over.cancel();
     }
 
+    /// Whether no call is in flight or waits for a free stream.
+    pub(crate) fn is_unused(&self) -> bool {
+        let SharedWire {
+            first,
+            extra,
+            queue,
+        } = &*self.shared;
+        let extra = extra.lock();
+        let mut all = std::iter::once(first).chain(extra.iter());
+        !queue.is_crowded() && all.all(|connection| connection.streams.is_unused())
+    }
+
     /// The same connection for probes. A stream is kept free for them.
     pub(crate) fn for_probes(&self) -> Wire {
         Wire {

@@ -80,6 +80,28 @@ async fn a_call_in_flight_still_asks_a_backend_that_a_reload_removes() {
 }
 
 #[tokio::test]
+async fn a_call_at_a_removed_backend_that_hangs_later_ends_after_a_minute() {
+    let rig = old_alone().await;
+    add_kata(&rig);
+    until_state(&rig, "new", "ready").await;
+    let new = rig.sim("new");
+    new.hold("PullImage");
+    let mut images = rig.images();
+    let pulled = images.pull_image(pull("kata"));
+    let change = async {
+        new.until_held("PullImage").await;
+        reload(&rig, "runc", "runc = \"old\"", &["old"]);
+        // The probes that follow the removal are answered.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        hang(new);
+    };
+    let both = async { tokio::join!(pulled, change).0 };
+    let ended = tokio::time::timeout(PATIENCE * 10, both).await;
+    let failed = ended.expect("it waits for ever").unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+}
+
+#[tokio::test]
 async fn a_pull_without_any_joined_backend_names_the_backend_that_is_down() {
     let rig = old_alone().await;
     rig.run_pod("runc", "before").await;
