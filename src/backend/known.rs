@@ -1,7 +1,7 @@
 //! The facts that a backend last reported. criswitch serves them while the backend is silent.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use criswitch_config::wording::failing_rpc;
 use criswitch_cri::rpc::{self, List, Row};
@@ -26,8 +26,8 @@ pub struct Known {
     pub version: Readable,
     /// The `StatusResponse`, without the `info` of a verbose status.
     pub status: Readable,
-    /// Since when the backend reports to this run of criswitch that its runtime is not ready.
-    pub(crate) unready_since: Option<Instant>,
+    /// Since when the backend reports that its runtime is not ready.
+    pub(crate) unready_since: Option<UnreadySince>,
     /// When the backend sent `status` to this run of criswitch.
     status_at: Option<Instant>,
     /// For a `status` from an earlier run of criswitch: the backend last answered that run at this time or before.
@@ -88,6 +88,14 @@ pub struct Known {
     /// The RPCs whose replies had cached items of the backend, or omitted the backend. An RPC is removed when the
     /// backend answers again.
     pub(crate) absent: Vec<Absence>,
+}
+
+/// When a backend began to report that its runtime is not ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnreadySince {
+    pub at: Instant,
+    /// The same as a time of the wall clock, for the state on disk.
+    pub time: SystemTime,
 }
 
 /// An RPC that a backend has not answered.
@@ -165,7 +173,10 @@ impl Known {
     pub(crate) fn say_status(&mut self, status: Readable) -> bool {
         let last = std::mem::replace(&mut self.status, status);
         self.status_at = Some(Instant::now());
-        let since = self.unready_since.unwrap_or_else(Instant::now);
+        let since = self.unready_since.unwrap_or_else(|| UnreadySince {
+            at: Instant::now(),
+            time: SystemTime::now(),
+        });
         self.unready_since = facts::is_unready(&self.status).then_some(since);
         *self.status != *last
     }

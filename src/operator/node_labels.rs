@@ -46,7 +46,7 @@ impl NodeLabels {
         for backend in &live.backends {
             let unready = backend.record.known().unready_since;
             let end = match (backend.failing(), unready) {
-                (Failing::No, Some(since)) => Failing::Since(since),
+                (Failing::No, Some(since)) => Failing::Since(since.at),
                 (failing, _) => failing,
             };
             let end = match end {

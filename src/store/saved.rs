@@ -71,6 +71,12 @@ pub struct Saved {
     /// Whether a call that creates a pod was under way, or had an unknown result.
     #[prost(bool, tag = "31")]
     pub creating: bool,
+    /// Whether the backend has never answered criswitch.
+    #[prost(bool, tag = "32")]
+    pub never_answered: bool,
+    /// Since when the backend reports that its runtime is not ready, in seconds since 1970.
+    #[prost(uint64, optional, tag = "33")]
+    pub unready_since: Option<u64>,
 }
 
 /// The kept status of a pod or container.

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
+use crate::backend::known::UnreadySince;
 use crate::backend::unsaved::{SaveResult, Unsaved};
 use crate::gate::Readable;
 use crate::ownership::Owners;
@@ -235,6 +236,11 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         pod_statuses: saved_statuses(backend, Kind::Pod),
         container_statuses: saved_statuses(backend, Kind::Container),
         creating,
+        never_answered: known.answered.is_none(),
+        unready_since: known.unready_since.and_then(|since| {
+            let age = since.time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+            Some(age.as_secs())
+        }),
     }
 }
 
@@ -303,6 +309,7 @@ impl Restored<'_> {
                     pods: Some(Bytes::new()),
                     containers: Some(Bytes::new()),
                     images: Some(Bytes::new()),
+                    never_answered: true,
                     ..Saved::default()
                 };
                 self.restore_saved(saved, SystemTime::now());
@@ -364,7 +371,13 @@ impl Restored<'_> {
         // The file's time is updated only every `TOUCH_EVERY`, so the last answer may be later by that much.
         let at_most = (at + TOUCH_EVERY).min(Instant::now());
         backend.record.learn(|known| {
-            known.answered = Some(at);
+            known.answered = (!saved.never_answered).then_some(at);
+            known.unready_since = saved.unready_since.and_then(|seconds| {
+                let since = Duration::from_secs(seconds);
+                let time = SystemTime::UNIX_EPOCH.checked_add(since)?;
+                let at = instant_of(time);
+                Some(UnreadySince { at, time })
+            });
             let version = Readable::version(&saved.version).unwrap_or_default();
             let status = Readable::status(&saved.status).unwrap_or_default();
             known.restore(version, status, at_most);
