@@ -1,10 +1,11 @@
 //! A restart while a backend is down: lists are as before, or an error if criswitch cannot be certain of them.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use criswitch_cri::codec::cri;
+use criswitch_platform::replace::hidden;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -20,6 +21,11 @@ pub async fn with_pods() -> (Rig, String, String) {
     let (pod, container) = rig.run("kata", "boxed").await;
     all(&rig).await;
     (rig, pod, container)
+}
+
+/// Makes every write of a file fail.
+pub fn block(file: &Path) {
+    fs::create_dir_all(hidden(file).unwrap().join("in the way")).unwrap();
 }
 
 /// The pods, containers and images that criswitch lists.
@@ -336,6 +342,33 @@ async fn a_start_with_another_path_of_a_socket_adds_no_second_backend_even_if_it
     assert_eq!(state["backends"].as_array().unwrap().len(), 2, "{state}");
 }
 
+#[cfg(unix)] // A pipe has no links.
+#[tokio::test]
+async fn of_two_paths_of_one_socket_the_path_of_the_row_has_the_state_at_a_start() {
+    let mut rig = runc_and_kata().await;
+    all(&rig).await;
+    wait::until(async || find_state_file(&rig, "kata").is_some()).await;
+    rig.stop_switch().await;
+    let register = rig.state_directory().join("backends.register");
+    let old = [state_file(&rig, "kata"), register].map(|path| (fs::read(&path).unwrap(), path));
+    let link = rig.directory().join("link.sock");
+    std::os::unix::fs::symlink(rig.sim("kata").socket(), link).unwrap();
+    let sims = rig.sims.clone();
+    rig.restart_switch_with(|directory| {
+        text("start_wait = \"0s\"", &sims, directory).replace("kata.sock", "link.sock")
+    })
+    .await;
+    rig.run("kata", "boxed").await;
+    all(&rig).await;
+    rig.stop_switch().await;
+    // Restore the older files, which have no pod, beside the file of the path in the row.
+    for (content, path) in old {
+        fs::write(path, content).unwrap();
+    }
+    restarted_without_kata(&mut rig).await;
+    assert_eq!(state_of(&rig, "kata").await["pods"], 1);
+}
+
 #[tokio::test]
 async fn a_backend_added_by_a_reload_that_never_answered_is_omitted_from_lists_across_restarts() {
     let (mut rig, ..) = with_pods().await;
@@ -423,12 +456,30 @@ async fn the_last_pod_of_a_retiring_backend_is_removed_from_disk_before_the_repl
         rig.pods().await.unwrap();
         let file = state_file(&rig, "old");
         if !can_write {
-            let register = rig.state_directory().join("backends.new");
-            fs::create_dir_all(register.join("in the way")).unwrap();
+            block(&rig.state_directory().join("backends.register"));
         }
         rig.remove_pod(&pod).await.unwrap();
         assert!(!file.exists(), "the register can be written: {can_write}");
     }
+}
+
+#[tokio::test]
+async fn a_removed_backend_leaves_the_register_as_soon_as_the_register_can_be_written() {
+    let mut rig = crate::topology::reloads::old_alone().await;
+    let pod = rig.run_pod("runc", "web").await;
+    crate::topology::reloads::reload(&rig, "runc", "runc = \"new\"", &["new"]);
+    wait::until(async || state_of(&rig, "new").await["state"] == "ready").await;
+    rig.pods().await.unwrap();
+    let register = rig.state_directory().join("backends.register");
+    let names_old = || has(&fs::read(&register).unwrap(), "old.sock");
+    block(&register);
+    rig.remove_pod(&pod).await.unwrap();
+    assert!(names_old());
+    fs::remove_dir_all(hidden(&register).unwrap()).unwrap();
+    wait::until(async || !names_old()).await;
+    rig.sim("old").stop().await;
+    rig.restart_switch().await;
+    assert!(rig.pods().await.unwrap().is_empty());
 }
 
 #[tokio::test]

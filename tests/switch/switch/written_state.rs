@@ -10,14 +10,11 @@ use tonic::Code;
 use crate::calls::{send, stopped, text_of};
 use crate::faults::{directly, names, state_of, until_state};
 use crate::support::frame_raw;
-use crate::switch::saved_state::{all, lists_fail, restarted_without_kata, state_file, with_pods};
+use crate::switch::saved_state::{
+    all, block, lists_fail, restarted_without_kata, state_file, with_pods,
+};
 use crate::topology::reloads::{add_kata, old_alone};
 use crate::wait;
-
-/// Makes every write of a file fail.
-fn block(file: &std::path::Path) {
-    fs::create_dir_all(hidden(file).unwrap().join("in the way")).unwrap();
-}
 
 #[tokio::test]
 async fn a_stream_ends_with_an_error_if_the_pods_missing_in_it_cannot_be_saved() {
