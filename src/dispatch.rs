@@ -75,6 +75,13 @@ async fn answer(
 }
 
 async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Failed> {
+    // The reply would be an error, and no list would show the client what the call has created.
+    if let Plan::One(backend) | Plan::CreatePod(backend, _) | Plan::CreateContainer(backend) = &plan
+        && call.lesson.creates()
+        && let Some(cause) = backend.saving.failure()
+    {
+        return Err(backend.unavailable(&cause).into());
+    }
     match plan {
         Plan::One(backend) => forward::send(switch, call, &backend).await,
         Plan::CreatePod(backend, uid) => forward::create(switch, call, &backend, uid).await,
