@@ -93,8 +93,9 @@ enum LastRun {
     EarlierBoot,
     /// criswitch ran in this boot, with these backends.
     ThisBoot(BTreeSet<String>),
-    /// The last run is unknown: the register is lost, or older than a backend's file.
-    Lost,
+    /// The last run is unknown: the register is lost, or older than a backend's file. It had these backends, and
+    /// perhaps more.
+    Lost(BTreeSet<String>),
 }
 
 /// The state on disk.
@@ -183,7 +184,7 @@ impl Store {
         // before.
         let is_not_first = matches!(before, LastRun::Never) && problems.len() > known;
         if newest > register.run || is_not_first {
-            before = LastRun::Lost;
+            before.be_lost();
         }
         store.run = newest + 1;
         let found = Found {
@@ -401,7 +402,7 @@ impl Found {
             Err(fault) if fault.is_absence() && paths.is_empty() && !aside(&path).exists() => {
                 return None;
             }
-            Err(_) => (Register::default(), LastRun::Lost),
+            Err(_) => (Register::default(), LastRun::Lost(renamed(&path, boot))),
         };
         let saved = paths
             .iter()
@@ -409,7 +410,7 @@ impl Found {
             .map(|found| (found.0.socket.clone(), found))
             .collect();
         if newest_run(&register, &saved) > register.run {
-            before = LastRun::Lost;
+            before.be_lost();
         }
         Some(Found {
             saved,
@@ -424,7 +425,7 @@ impl Found {
         match (self.saved.remove(socket), &self.before) {
             (Some((saved, answered)), _) => LastKnown::Saved(Box::new(saved), answered),
             (None, LastRun::Never) => LastKnown::First,
-            (None, LastRun::Lost) => LastKnown::Unknown,
+            (None, LastRun::Lost(_)) => LastKnown::Unknown,
             (None, LastRun::EarlierBoot) => LastKnown::Empty,
             (None, LastRun::ThisBoot(_)) if was_registered => LastKnown::Unknown,
             (None, LastRun::ThisBoot(_)) => LastKnown::New,
@@ -443,7 +444,7 @@ impl Found {
     /// The sockets of saved or registered backends whose state [`Found::take`] has not returned yet.
     pub fn sockets(&self) -> BTreeSet<String> {
         let mut sockets: BTreeSet<_> = self.saved.keys().cloned().collect();
-        if let LastRun::ThisBoot(registered) = &self.before {
+        if let LastRun::ThisBoot(registered) | LastRun::Lost(registered) = &self.before {
             sockets.extend(registered.iter().cloned());
         }
         sockets
@@ -483,8 +484,16 @@ impl LastRun {
     /// Removes a backend from the registered backends. Returns whether it was registered.
     fn remove(&mut self, socket: &str) -> bool {
         match self {
-            LastRun::ThisBoot(registered) => registered.remove(socket),
-            LastRun::Never | LastRun::EarlierBoot | LastRun::Lost => false,
+            LastRun::ThisBoot(registered) | LastRun::Lost(registered) => registered.remove(socket),
+            LastRun::Never | LastRun::EarlierBoot => false,
+        }
+    }
+
+    /// Records that the register is lost or older than a backend's file. A backend that only such an older register has
+    /// may be forgotten, so it does not count.
+    fn be_lost(&mut self) {
+        if !matches!(self, LastRun::Lost(_)) {
+            *self = LastRun::Lost(BTreeSet::new());
         }
     }
 }
@@ -534,9 +543,19 @@ fn read_register(
     let before = if is_first {
         LastRun::Never
     } else {
-        LastRun::Lost
+        LastRun::Lost(renamed(&path, boot))
     };
     (Register::default(), before, on_disk)
+}
+
+/// Returns the backends in the register that was renamed in this boot because it could not be written.
+fn renamed(path: &Path, boot: &Boot) -> BTreeSet<String> {
+    let register = register_at(&aside(path), boot).ok();
+    let of_this_boot = register.filter(|register| register.boot == boot.id);
+    of_this_boot
+        .into_iter()
+        .flat_map(|register| register.sockets)
+        .collect()
 }
 
 /// Returns the number of the last run that wrote the register or a backend's file.

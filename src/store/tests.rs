@@ -117,6 +117,27 @@ fn a_register_that_cannot_be_written_makes_no_backend_new_or_empty() {
 }
 
 #[test]
+fn a_backend_without_a_file_is_unknown_if_the_register_is_renamed() {
+    let [_, without_file, _] = SOCKETS;
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path(), "boot");
+    store.begin(all()[..2].to_vec());
+    block(&store.register_path());
+    block(&store.path(without_file));
+    let (mut changed, answered) = saved(without_file);
+    changed.version = Bytes::from_static(b"new");
+    assert!(store.save(changed, answered).unwrap().is_some());
+    let (new, answered) = saved(SOCKETS[2]);
+    assert!(store.save(new, answered).unwrap().is_some());
+    assert!(!store.register_path().exists());
+    let (_, mut found) = open(directory.path(), "boot");
+    assert!(found.sockets().contains(without_file));
+    assert_eq!(found.take(without_file), LastKnown::Unknown);
+    let (_, found) = open(directory.path(), "reboot");
+    assert!(!found.sockets().contains(without_file));
+}
+
+#[test]
 fn a_file_that_cannot_be_replaced_stays_if_only_statuses_are_new() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(directory.path(), "first");
