@@ -18,7 +18,6 @@ use parking_lot::Mutex;
 use tonic::Status;
 
 use crate::backend::Backend;
-use crate::limits::budget;
 use crate::topology::Live;
 
 use fit::{Fits, Fitted, Labels, Misfit, fits, fitted};
@@ -119,12 +118,8 @@ impl KnownFits {
             Some(self.of(live, given, backend, all))
         };
         let Some(fits) = fits else { return Ok(None) };
-        // Only a streamed list is larger than `max_message`.
-        let limit = if metrics.as_ref().len() > backend.max_message {
-            budget::most_streamed(backend.max_message)
-        } else {
-            backend.max_message
-        };
+        // A part within its equal share of a merged reply stays within it, and a larger part becomes no larger.
+        let limit = backend.max_message / live.joined().len().max(1);
         let Fitted { metrics, omitted } =
             fitted(metrics, &fits, limit).map_err(|fault| backend.malformed(&fault))?;
         for (metric, misfit) in omitted {

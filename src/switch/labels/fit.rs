@@ -17,7 +17,7 @@ pub(super) struct Labels<'a>(HashMap<&'a str, Vec<&'a str>>);
 impl<'a> Labels<'a> {
     /// Collects the labels in several replies to `ListMetricDescriptors`. If a metric has several descriptors, the
     /// first one counts. Malformed descriptors are ignored, because no client can read samples by them.
-    pub(super) fn of(replies: &'a [Bytes]) -> Labels<'a> {
+    pub(super) fn of(replies: impl IntoIterator<Item = &'a Bytes>) -> Labels<'a> {
         let mut labels = HashMap::new();
         for reply in replies {
             for descriptor in protobuf::all_bytes(reply, &[ITEMS]).unwrap_or_default() {
@@ -76,7 +76,7 @@ impl fmt::Display for Misfit {
 }
 
 /// Rewrites the label keys of `metrics`, a backend's reply to `ListPodSandboxMetrics`. A label that the backend lacks
-/// is empty. Omits the samples that would make the rewritten samples larger than `limit` bytes.
+/// is empty. Omits the samples that would make the metrics longer than `limit` bytes, and longer than they were.
 ///
 /// # Errors
 /// If the metrics are malformed. If the descriptors agree, the metrics are not read.
@@ -94,7 +94,7 @@ pub(super) fn fitted<M: Editable>(
     let mut fitting = Fitting {
         fits,
         limit,
-        left: limit,
+        left: limit.saturating_sub(metrics.as_ref().len()),
         omitted: BTreeMap::new(),
     };
     let metrics = protobuf::edited(metrics, &[ITEMS], &mut |pod| {
@@ -138,6 +138,8 @@ pub(super) enum Fit {
         places: Vec<Option<usize>>,
         /// The number of values in the sample.
         values: usize,
+        /// The most bytes by which a sample becomes longer.
+        growth: usize,
         /// A label of the sample that the new keys lack.
         lost: Option<String>,
     },
@@ -159,9 +161,15 @@ impl Fit {
             .collect();
         let known: HashSet<_> = given.iter().collect();
         let lost = own.iter().find(|key| !known.contains(key));
+        let places: Vec<_> = given.iter().map(|key| places.get(key).copied()).collect();
+        let empty = places.iter().filter(|place| place.is_none()).count();
         Some(Fit::Order {
-            places: given.iter().map(|key| places.get(key).copied()).collect(),
+            places,
             values: own.len(),
+            growth: match empty {
+                0 => 0,
+                _ => empty * EMPTY_VALUE + LENGTHS,
+            },
             lost: lost.map(|key| (*key).to_owned()),
         })
     }
@@ -171,6 +179,14 @@ impl Fit {
         match self {
             Fit::Order { lost, .. } => lost.as_ref(),
             Fit::Never(_) => None,
+        }
+    }
+
+    /// The most bytes by which a sample becomes longer.
+    fn growth(&self) -> usize {
+        match self {
+            Fit::Order { growth, .. } => *growth,
+            Fit::Never(_) => 0,
         }
     }
 
@@ -193,14 +209,16 @@ impl Fit {
     }
 }
 
-/// The most bytes that protobuf needs before a label value, for the number of the field and the length of the value.
-const LARGEST_KEY: usize = 6;
+/// The bytes of an empty label value: the number of the field, and the length 0.
+const EMPTY_VALUE: usize = 2;
+/// The most bytes by which the lengths of a sample, its container and its pod become longer.
+const LENGTHS: usize = 3 * 4;
 
 struct Fitting<'a> {
     fits: &'a Fits,
-    /// The most bytes of all rewritten samples.
+    /// The most bytes of the rewritten metrics, unless they were longer before.
     limit: usize,
-    /// How many of these bytes are left.
+    /// By how many bytes the metrics may still become longer.
     left: usize,
     omitted: BTreeMap<String, Misfit>,
 }
@@ -214,10 +232,14 @@ impl Fitting<'_> {
             let Some(fit) = self.fits.get(name) else {
                 return Ok(Edit::Same);
             };
+            // Take the room before the values are read, because a backend may send many samples without room.
+            let Some(left) = self.left.checked_sub(fit.growth()) else {
+                let misfit = Misfit::NoRoom(self.limit);
+                self.omitted.entry(name.to_owned()).or_insert(misfit);
+                return Ok(Edit::Dropped);
+            };
+            self.left = left;
             let (values, misfit) = match fit.values(metric)? {
-                Ok(values) if !self.takes(metric, &values) => {
-                    (None, Some(Misfit::NoRoom(self.limit)))
-                }
                 Ok(values) => {
                     // Copy the key only once for each metric, because a backend may send many samples and long keys.
                     let lost = fit.lost().filter(|_| !self.omitted.contains_key(name));
@@ -236,24 +258,24 @@ impl Fitting<'_> {
         Ok(edited.map_or(Edit::Same, Edit::Other))
     }
 
-    /// Whether the sample with these label values has room. Takes the room before the sample is made.
-    fn takes(&mut self, metric: &[u8], values: &[&str]) -> bool {
-        let size: usize = values.iter().map(|value| value.len() + LARGEST_KEY).sum();
-        let left = self.left.checked_sub(metric.len() + size);
-        self.left = left.unwrap_or(self.left);
-        left.is_some()
-    }
-
     /// Returns the names of metrics of a pod or container that would have several samples with the same label values
-    /// after the rewrite, because the samples differ only in lost labels.
+    /// after the rewrite, because the samples differ only in lost labels. Ignores samples that have no room:
+    /// [`Fitting::item`] omits them.
     fn same<'m>(&self, item: &'m [u8]) -> Result<HashSet<&'m str>, Malformed> {
         let hasher = RandomState::new();
         let (mut seen, mut same) = (HashSet::new(), HashSet::new());
+        let mut left = self.left;
         for metric in protobuf::all_bytes(item, &[pod_sandbox_metrics::METRICS])? {
             let name = protobuf::string(metric, &[metric::NAME])?;
-            let fit = self.fits.get(name).filter(|fit| fit.lost().is_some());
+            let Some(fit) = self.fits.get(name).filter(|fit| fit.lost().is_some()) else {
+                continue;
+            };
+            let Some(rest) = left.checked_sub(fit.growth()) else {
+                continue;
+            };
+            left = rest;
             // Keep only the hash of the values, because a backend may send many samples.
-            if let Some(Ok(values)) = fit.map(|fit| fit.values(metric)).transpose()?
+            if let Ok(values) = fit.values(metric)?
                 && !seen.insert(hasher.hash_one((name, values)))
             {
                 same.insert(name);
@@ -390,6 +412,31 @@ mod tests {
         let fitted = |limit| fitted(&encoded, &fits, limit).unwrap();
         assert!(fitted(1 << 10).omitted.is_empty());
         assert_eq!(fitted(10).omitted["cpu"], Misfit::NoRoom(10));
+        // Two samples of a pod and two of its container, each of which gets an empty label value.
+        let encoded = metrics(&[sample("cpu", &["1"]), sample("cpu", &["2"])]);
+        let room = 4 * (EMPTY_VALUE + LENGTHS);
+        for limit in 0..=encoded.len() + room {
+            let fitted = super::fitted(&encoded, &fits, limit).unwrap();
+            let longest = limit.max(encoded.len());
+            assert!(fitted.metrics.unwrap().len() <= longest, "{limit}");
+            let is_whole = limit == encoded.len() + room;
+            assert_eq!(fitted.omitted.is_empty(), is_whole, "{limit}");
+        }
+    }
+
+    #[test]
+    fn the_values_of_samples_without_room_are_not_read() {
+        let (own, given) = (descriptors(&["id"]), descriptors(&["name"]));
+        let fits = fits(Some(&Labels::of(&own)), &Labels::of(&given));
+        let mut metric = bytes::BytesMut::from(&sample("cpu", &[]).encode_to_vec()[..]);
+        protobuf::put_bytes(&mut metric, metric::LABEL_VALUES, b"caf\xe9");
+        let (mut pod, mut list) = (bytes::BytesMut::new(), bytes::BytesMut::new());
+        protobuf::put_bytes(&mut pod, pod_sandbox_metrics::METRICS, &metric);
+        protobuf::put_bytes(&mut list, ITEMS, &pod);
+        let list = list.freeze();
+        assert!(fitted(&list, &fits, usize::MAX).is_err());
+        let omitted = fitted(&list, &fits, list.len()).unwrap().omitted;
+        assert_eq!(omitted["cpu"], Misfit::NoRoom(list.len()));
     }
 
     /// Equal samples are the backend's own fault, and no label of them is lost.
