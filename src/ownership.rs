@@ -42,6 +42,7 @@ pub use names::{PodNames, hash_of_annotations};
 pub use pod_names::Named;
 pub use pods::{Containers, Pods};
 pub use removals::Removals;
+pub(crate) use started::LONGEST_HANDLER;
 pub use started::{StartedWith, Unasked};
 
 /// The most pods, and the most containers, that are learned from one backend; a node has hundreds. Also the most items

@@ -58,9 +58,9 @@ pub(crate) struct BackendResult {
 pub(crate) enum Share {
     /// The backend's own message, which criswitch has learned. It may have items of other backends.
     Own(Readable),
-    /// The backend's own message, which was requested at this moment. The message is larger than the backend's equal
-    /// share of `max_message`, and criswitch has not learned it: the message is used only if the merged reply has room
-    /// for it.
+    /// The backend's own message, which was requested at this moment. As the client gets it, the message is larger than
+    /// the backend's equal share of `max_message`, and criswitch has not learned it: the message is used only if the
+    /// merged reply has room for it.
     Large(Readable, Asked),
     /// The backend answered that it lacks the RPC, and is omitted.
     Lacking(Failed),
@@ -442,12 +442,16 @@ async fn own_share(part: Part<'_>, equal_share: usize) -> Result<Share, Failed> 
         Code::Ok => {
             let message = backend.message(&answer)?;
             give_way(&message).await;
-            if message.len() <= equal_share {
+            let list = call.listing().map(|listing| listing.list);
+            let fits = match list {
+                Some(list) => View::of(switch).fits(list, backend, &message, equal_share),
+                None => message.len() <= equal_share,
+            };
+            if fits {
                 let learned = learned_share(part, &message, asked);
                 give_way(&message).await;
                 return learned;
             }
-            let list = call.listing().map(|listing| listing.list);
             let message = readable(&switch.live(), list, backend, &message)?
                 .ok_or_else(|| backend.bad_reply(UNREADABLE))?;
             Ok(Share::Large(message, asked))

@@ -17,6 +17,7 @@ use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learner, keep_stats};
 use crate::switch::usable::{check_first, has_room, readable};
+use crate::switch::view::View;
 
 /// The lists that show owners. Pods come first, because a container is learned with its pod.
 const LISTS: [(List, &Row); 2] = [
@@ -148,7 +149,7 @@ impl<'a> OwnCalls<'a> {
         let (asked, answer) = self.ask(row).await?;
         let message = self.backend.message(&answer)?;
         give_way(&message).await;
-        let has_room = has_room(&self.switch.live(), list, self.backend, message.len());
+        let has_room = has_room(&View::of(self.switch), list, self.backend, &message);
         let learned = Learner::new(self.switch, self.backend, asked).learn_whole(list, &message);
         act(self.switch, self.backend, learned)?;
         Ok(has_room)

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{BackendId, PodNames, Pods};
 
 /// The longest handler name that criswitch accepts from a backend, in bytes. A RuntimeClass cannot have a longer one.
-const LONGEST_HANDLER: usize = 63;
+pub(crate) const LONGEST_HANDLER: usize = 63;
 /// The most pods of a backend whose handlers criswitch asks for. criswitch adds the reported names to the backend's
 /// lists, which makes the lists longer.
 const MOST_REPORTED: usize = 4096;

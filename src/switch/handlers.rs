@@ -28,7 +28,7 @@ use crate::backend::Backend;
 use crate::backend::wire::Wire;
 use crate::call::route::Target;
 use crate::call::{Request, log};
-use crate::ownership::{Owners, StartedWith, Unasked};
+use crate::ownership::{LONGEST_HANDLER, Owners, StartedWith, Unasked};
 use crate::topology::Live;
 
 /// The most requests for pods' handlers in flight to one backend.
@@ -43,6 +43,10 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 /// The longest `info` in a verbose status that criswitch reads, in bytes. CRI-O's has about 20 KB.
 const LONGEST_INFO: usize = 1 << 20;
+
+/// The most bytes by which another name for its handler makes an item of a list longer: the number of the field, the
+/// length of the name, the name, and one byte more for the length of the image spec and that of the item.
+const MOST_LONGER: usize = 2 + 1 + LONGEST_HANDLER + 2;
 
 /// Renames the handlers at `paths` in `message` to the names that clients use. Returns `None` if nothing changes.
 ///
@@ -100,6 +104,16 @@ pub(crate) fn must_rename(live: &Live, owners: &Owners, list: List, backend: Bac
         List::Pods => renames || owners.pods.has_started_otherwise(backend),
         List::Containers | List::Images => renames,
         _ => false,
+    }
+}
+
+/// The most bytes by which names that clients use for handlers make the list `message` longer.
+pub(crate) fn most_growth(list: List, message: &[u8]) -> usize {
+    match list {
+        List::Pods | List::Containers | List::Images => {
+            protobuf::fields(message).count().min(MOST_RENAMED) * MOST_LONGER
+        }
+        _ => 0,
     }
 }
 

@@ -314,7 +314,7 @@ impl<'a> Learner<'a> {
 
     /// Caches a complete list; keeps the last one instead if merged lists have no room for this one.
     fn keep(&self, list: List, snapshot: Snapshot) {
-        if has_room(&self.view.live, list, self.backend, snapshot.message.len()) {
+        if has_room(&self.view, list, self.backend, &snapshot.message) {
             self.backend.keep_list(list, snapshot);
         }
     }

@@ -8,6 +8,8 @@ use tonic::Status;
 use crate::backend::Backend;
 use crate::gate::Readable;
 use crate::ownership::{self, MOST, Unlearned};
+use crate::switch::handlers;
+use crate::switch::view::View;
 use crate::topology::Live;
 
 /// Reads `reply` at the gate, so that it may be cached and merged with the replies of other backends. Without a `list`,
@@ -49,22 +51,28 @@ pub(super) fn usable(
     }
 }
 
-/// Whether merged lists have room for `size` bytes of `backend`: its equal share of `max_message`, and more if the
-/// cached lists of the other backends leave room. Several backends may list one image, so their lists of images need
-/// less room together: up to `max_message` counts as fitting.
-pub(crate) fn has_room(live: &Live, list: List, backend: &Backend, size: usize) -> bool {
-    let joined = live.joined();
-    let others = joined.iter().filter(|other| other.id != backend.id);
+/// Whether merged lists have room for `message`, a list of `backend`, as clients get it: its equal share of
+/// `max_message`, and more if the cached lists of the other backends leave room. Several backends may list one image, so
+/// their lists of images need less room together: up to `max_message` counts as fitting.
+pub(crate) fn has_room(view: &View<'_>, list: List, backend: &Backend, message: &Bytes) -> bool {
     let limit = backend.max_message;
-    list.kind().is_none() && size <= limit
-        || size <= limit / joined.len().max(1)
-        || size + others.map(|it| cached_size(it, list)).sum::<usize>() <= limit
+    let most = if list.kind().is_some() {
+        let joined = view.live.joined();
+        let others = joined.iter().filter(|other| other.id != backend.id);
+        let cached = others.map(|it| most_cached(it, list)).sum();
+        limit
+            .saturating_sub(cached)
+            .max(limit / joined.len().max(1))
+    } else {
+        limit
+    };
+    view.fits(list, backend, message, most)
 }
 
-fn cached_size(backend: &Backend, list: List) -> usize {
-    backend
-        .record
-        .learn(|known| known.lists.get(list).map_or(0, |it| it.message.len()))
+/// The most bytes that clients get for the cached list of `backend`.
+fn most_cached(backend: &Backend, list: List) -> usize {
+    let cached = backend.record.known().lists.message(list);
+    cached.map_or(0, |it| it.len() + handlers::most_growth(list, &it))
 }
 
 /// Checks that a list of a backend that has not joined can be learned, cached and merged.

@@ -84,6 +84,16 @@ impl View<'_> {
         }
     }
 
+    /// Whether the client gets at most `most` bytes for `message`, a backend's list.
+    pub(crate) fn fits(&self, list: List, backend: &Backend, message: &Bytes, most: usize) -> bool {
+        let has_room = |size: usize| size <= most;
+        has_room(message.len() + handlers::most_growth(list, message))
+            || has_room(message.len())
+                && self
+                    .shown(list, backend, message)
+                    .is_ok_and(|shown| shown.is_none_or(|shown| has_room(shown.len())))
+    }
+
     /// Returns `message` with the names that clients use for the handlers at `paths`; see [`handlers::renamed`].
     pub(crate) fn renamed<M: Editable>(
         &self,

@@ -53,6 +53,7 @@ mod fanout {
     mod cgroup_drivers;
     mod failed_parts;
     mod filters;
+    mod growing_parts;
     mod lacking;
     mod late_facts;
     mod lists;

@@ -1,8 +1,9 @@
 //! Large parts of merged replies.
 //!
-//! Each of the backends of a call has an equal share of `max_message`, or of the limit of a streamed list. A part
-//! within its share is always used, whatever the other backends answer. A larger part is used if the merged reply has
-//! room for it. Otherwise criswitch treats the largest of these parts like an error of its backend: it does not learn
+//! Each of the backends of a call has an equal share of `max_message`, or of the limit of a streamed list. Parts are
+//! measured as the client gets them, because the names of handlers that clients use may be longer. A part within its
+//! share is always used, whatever the other backends answer. A larger part is used if the merged reply has room for it.
+//! Otherwise criswitch treats the largest of these parts like an error of its backend: it does not learn
 //! the part, and replaces it with cached items. If the merged reply is still too large, the call fails, and the error
 //! names the backend with the largest part.
 
@@ -14,6 +15,7 @@ use crate::dispatch::fanout::fallback::{self, Part};
 use crate::dispatch::fanout::{Share, joined, learned_share, most};
 use crate::errors;
 use crate::gate::Readable;
+use crate::switch::view::View;
 
 /// The part of a backend that has answered, or whose part is replaced.
 pub(super) struct Answered<'a> {
@@ -26,16 +28,27 @@ impl Answered<'_> {
         matches!(self.share, Share::Large(..))
     }
 
-    fn message(&self) -> Option<&Readable> {
+    /// The message as the client gets it. Stats and metrics become no larger there.
+    fn shown(&self) -> Option<Readable> {
+        let Part {
+            switch,
+            call,
+            backend,
+            ..
+        } = self.part;
         match &self.share {
-            Share::Own(message) | Share::Large(message, _) => Some(message),
-            Share::Replaced(message, _) => message.as_ref(),
+            Share::Own(message) | Share::Large(message, _) => {
+                let list = call.listing().map(|listing| listing.list);
+                let shown = list.filter(|list| !list.is_stats()).and_then(|list| {
+                    let shown = View::of(switch).shown(list, backend, message);
+                    // A message that cannot be read is rejected later, when it is learned.
+                    shown.ok().flatten()
+                });
+                Some(shown.unwrap_or_else(|| message.clone()))
+            }
+            Share::Replaced(message, _) => message.clone(),
             Share::Lacking(_) => None,
         }
-    }
-
-    fn size(&self) -> usize {
-        self.message().map_or(0, |message| message.len())
     }
 }
 
@@ -44,14 +57,21 @@ impl Answered<'_> {
 /// # Errors
 /// Why a part cannot be used, if nothing can replace it.
 pub(super) fn settle(answered: &mut [Answered<'_>]) -> Result<(), Failed> {
+    if !answered.iter().any(Answered::is_large) {
+        return Ok(());
+    }
+    let mut shown: Vec<_> = answered.iter().map(Answered::shown).collect();
     while answered.iter().any(Answered::is_large)
-        && let Some(why) = too_large(answered)
+        && let Some(why) = too_large(answered, &shown)
     {
-        let large = answered.iter_mut().filter(|it| it.is_large());
-        if let Some(largest) = large.max_by_key(|it| it.size()) {
+        let parts = answered.iter_mut().zip(&mut shown);
+        let large = parts.filter(|(it, _)| it.is_large());
+        if let Some((largest, shown)) = large.max_by_key(|(_, shown)| size(shown)) {
             largest.share = fallback::or_replacement(largest.part, Err(why.into()))?;
+            *shown = largest.shown();
         }
     }
+    drop(shown);
     for it in answered {
         if let Share::Large(message, asked) = &it.share {
             it.share = fallback::or_replacement(it.part, learned_share(it.part, message, *asked))?;
@@ -60,15 +80,20 @@ pub(super) fn settle(answered: &mut [Answered<'_>]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Why the merged reply is too large; `None` if it fits.
-fn too_large(answered: &[Answered<'_>]) -> Option<Status> {
+fn size(message: &Option<Readable>) -> usize {
+    message.as_ref().map_or(0, |message| message.len())
+}
+
+/// Why the merged reply of the messages in `shown` is too large; `None` if it fits.
+fn too_large(answered: &[Answered<'_>], shown: &[Option<Readable>]) -> Option<Status> {
     let Part {
         switch, call, how, ..
     } = answered.first()?.part;
-    let messages = answered.iter().filter_map(Answered::message).cloned();
+    let messages = shown.iter().flatten().cloned();
     let sizes: Vec<_> = answered
         .iter()
-        .map(|it| (it.part.backend.name(), it.size()))
+        .zip(shown)
+        .map(|(it, shown)| (it.part.backend.name(), size(shown)))
         .collect();
     // A merge drops repeated items, so the merged reply may be smaller than the sum of its parts. A part that cannot be
     // decoded is rejected later, when it is learned.
