@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tonic::Status;
 
 use crate::errors;
-use crate::limits::budget::Unread;
+use crate::limits::budget::{Reservation, Unread};
 
 /// The row of a backend in the configuration.
 #[derive(Debug)]
@@ -135,6 +135,21 @@ impl Settings {
             }
             Unread::Broken(status) => self.broken_off(status),
         }
+    }
+
+    /// `held`, which now has `bytes`.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if the memory of `held` is full.
+    pub(crate) fn resized(
+        &self,
+        mut held: Reservation,
+        bytes: usize,
+    ) -> Result<Reservation, Status> {
+        held.keep(bytes);
+        let more = bytes - held.bytes();
+        held.grow(more).map_err(|unread| self.unread(&unread))?;
+        Ok(held)
     }
 
     /// The cause in a status of this backend: the status message without the backend's name at the start.

@@ -128,11 +128,11 @@ pub(crate) fn of_failed(failed: Failed) -> Reply {
     }
 }
 
-/// An answer whose message criswitch changed.
-pub fn of_changed(mut answer: Answer, message: &[u8]) -> Reply {
+/// An answer with `message`, which criswitch changed.
+pub fn of_changed(mut answer: Answer, message: Bytes) -> Reply {
     answer.head.headers.remove(header::CONTENT_LENGTH);
     of_answer(Answer {
-        body: Data::Raw(frames::frame(message)),
+        body: Data::Message(message),
         ..answer
     })
 }

@@ -300,7 +300,9 @@ pub(crate) async fn merge(
                             begun.new_elsewhere(switch, listing.list, backend, &message)?;
                         earlier.extend(others.map(|others| (Arc::clone(backend), others)));
                     }
-                    begun.shown(switch, listing.list, backend, message)?
+                    part.shown(listing.list, message, |view, message| {
+                        begun.shown(view, listing.list, backend, message)
+                    })?
                 }
                 Some(listing) if is_outdated && listing.list.kind().is_some() => {
                     earlier.push((Arc::clone(backend), message));
@@ -375,22 +377,21 @@ impl MergeStart {
         owners.changes() != self.changes
     }
 
-    /// Returns the list `message` of a backend, which criswitch has learned already, as the client gets it. Uses the
-    /// owners that are known now, because an answer of one backend may have changed the items of another.
+    /// Returns the list `message` of a backend, which criswitch has learned already, as the client gets it, if it
+    /// differs. Uses the owners that are known now, because an answer of one backend may have changed the items of
+    /// another.
     fn shown(
         &self,
-        switch: &Switch,
+        view: &View<'_>,
         list: List,
         backend: &Backend,
-        message: Readable,
-    ) -> Result<Readable, Status> {
-        let view = View::of(switch);
-        let shown = if self.is_outdated(&view.owners) {
-            view.own(list, backend, &message, self.mark)?
+        message: &Readable,
+    ) -> Result<Option<Readable>, Status> {
+        if self.is_outdated(&view.owners) {
+            view.own(list, backend, message, self.mark)
         } else {
-            view.shown(list, backend, &message)?
-        };
-        Ok(shown.unwrap_or(message))
+            view.shown(list, backend, message)
+        }
     }
 
     /// Returns, as the client gets them, the items of the list `message` of `backend` that other backends own now

@@ -12,12 +12,13 @@ use tonic::Code;
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::call::reply::{self, Unsent};
-use crate::call::{Call, Failed};
+use crate::call::{Call, Failed, Lesson};
 use crate::errors;
 use crate::limits::give_way;
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learner};
+use crate::switch::view::View;
 
 /// Sends `call`, which creates a pod, to one backend. Until criswitch has read the reply, the backend may have a pod
 /// that criswitch does not know.
@@ -154,14 +155,34 @@ async fn learned(
     if call.lesson.creates() && is_forgotten {
         return Err(errors::gone_backend().into());
     }
+    // The memory of a rewritten message is counted before the message is made.
+    let rewritten = may_rewrite(switch, call, backend).then_some(received.len());
+    let held = backend.memory.of(call.user, call.row).held();
+    let held = backend.resized(held, rewritten.unwrap_or_default())?;
     let learned = Learner::new(switch, backend, asked).learn(call, &received);
     let (message, shows) = act(switch, backend, learned)?;
-    give_way(&received).await;
     let reply = match message {
-        Some(message) => reply::of_changed(answer, &message),
-        None => reply::of_answer(answer),
+        Some(message) => {
+            let held = backend.resized(held, message.len())?;
+            reply::of_changed(answer, held.with(message))
+        }
+        None => {
+            drop(held);
+            reply::of_answer(answer)
+        }
     };
+    give_way(&received).await;
     let mut unsent = Unsent::of(reply, [backend]);
     unsent.shows.append(shows);
     Ok(unsent)
+}
+
+/// Whether criswitch may rewrite handlers, labels or a URL in the reply to `call`.
+fn may_rewrite(switch: &Switch, call: &Call, backend: &Backend) -> bool {
+    match &call.lesson {
+        Lesson::List(listing) => View::of(switch).rewrites(listing.list, backend),
+        Lesson::Image(_, handlers) => handlers.is_some() && call.live.table.renames(backend.id),
+        Lesson::Handler(_) | Lesson::Url(_) => true,
+        _ => false,
+    }
 }

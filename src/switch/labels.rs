@@ -96,6 +96,27 @@ impl KnownFits {
         Some(self.of(live, Some(given), only, Vec::new()))
     }
 
+    /// How the samples of a backend are rewritten. `None` if no client has received descriptors of another backend.
+    fn of_backend(
+        &self,
+        live: &Live,
+        given: Option<&Bytes>,
+        backend: &Backend,
+    ) -> Option<Arc<Fits>> {
+        if live.is_alone() {
+            return self.of_only(live, given, backend);
+        }
+        let joined = live.joined();
+        let all = joined.iter().filter_map(|it| descriptors(it)).collect();
+        Some(self.of(live, given, backend, all))
+    }
+
+    /// Whether samples of the backend may be rewritten.
+    pub(crate) fn rewrites(&self, live: &Live, given: Option<&Bytes>, backend: &Backend) -> bool {
+        let fits = self.of_backend(live, given, backend);
+        fits.is_some_and(|fits| !fits.is_empty())
+    }
+
     /// Rewrites a backend's metrics to the label keys that clients received. Returns `None` if nothing changes.
     ///
     /// # Errors
@@ -107,17 +128,9 @@ impl KnownFits {
         backend: &Backend,
         metrics: &M,
     ) -> Result<Option<M>, Status> {
-        let fits = if live.is_alone() {
-            self.of_only(live, given, backend)
-        } else {
-            let all = live
-                .joined()
-                .iter()
-                .filter_map(|it| descriptors(it))
-                .collect();
-            Some(self.of(live, given, backend, all))
+        let Some(fits) = self.of_backend(live, given, backend) else {
+            return Ok(None);
         };
-        let Some(fits) = fits else { return Ok(None) };
         // A part within its equal share of a merged reply stays within it, and a larger part becomes no larger.
         let limit = backend.max_message / live.joined().len().max(1);
         let Fitted { metrics, omitted } =

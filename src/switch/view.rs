@@ -84,6 +84,15 @@ impl View<'_> {
         }
     }
 
+    /// Whether the list of `backend` may have handlers or label values that [`View::shown`] rewrites.
+    pub(crate) fn rewrites(&self, list: List, backend: &Backend) -> bool {
+        let (live, given) = (&self.live, self.given.as_ref());
+        match list {
+            List::PodMetrics => self.fits.rewrites(live, given, backend),
+            _ => handlers::must_rename(live, &self.owners, list, backend.id),
+        }
+    }
+
     /// Whether the client gets at most `most` bytes for `message`, a backend's list.
     pub(crate) fn fits(&self, list: List, backend: &Backend, message: &Bytes, most: usize) -> bool {
         let has_room = |size: usize| size <= most;

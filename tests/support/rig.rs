@@ -188,6 +188,14 @@ impl Rig {
         running.switch.unread.used()
     }
 
+    /// The bytes of the replies of `backend` to clients, and of its cached lists.
+    pub fn held(&self, backend: &str) -> usize {
+        let running = self.switch.as_ref().expect("criswitch is not running");
+        let live = running.switch.live();
+        let found = live.backends.iter().find(|it| &*it.name() == backend);
+        found.expect("a backend").memory.all().used()
+    }
+
     /// Connects a client of `user` over a pipe in memory.
     pub fn connect_as(&self, user: User) -> DuplexStream {
         let running = self.switch.as_ref().expect("criswitch is not running");

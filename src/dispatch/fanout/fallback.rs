@@ -222,10 +222,37 @@ impl Part<'_> {
         if cached.is_some_and(|cached| cached.as_ptr() == message.as_ptr()) {
             return Ok(message);
         }
-        let mut held = backend.memory.of(call.user, call.row).held();
-        held.grow(message.len())
-            .map_err(|unread| backend.unread(&unread))?;
+        let held = backend.memory.of(call.user, call.row).held();
+        let held = backend.resized(held, message.len())?;
         Ok(message.holding(held))
+    }
+
+    /// The backend's own list `message`, as `show` makes it for the client. The memory of a copy is counted, because
+    /// the client may read the reply slowly; that of a rewritten copy before it is made.
+    ///
+    /// # Errors
+    /// The errors of `show`; `ResourceExhausted` if the backend's memory for replies is full.
+    pub(super) fn shown(
+        self,
+        list: List,
+        message: Readable,
+        show: impl FnOnce(&View<'_>, &Readable) -> Result<Option<Readable>, Status>,
+    ) -> Result<Readable, Status> {
+        let Part {
+            switch,
+            call,
+            backend,
+            ..
+        } = self;
+        let view = View::of(switch);
+        let rewritten = view.rewrites(list, backend).then_some(message.len());
+        let held = backend.memory.of(call.user, call.row).held();
+        let held = backend.resized(held, rewritten.unwrap_or_default())?;
+        let Some(shown) = show(&view, &message)? else {
+            return Ok(message);
+        };
+        let held = backend.resized(held, shown.len())?;
+        Ok(shown.holding(held))
     }
 
     /// Whether clients act on the code of this failure, so that nothing may replace it: a client that gets
@@ -261,13 +288,16 @@ impl Part<'_> {
     /// passed to `backend` since [`Part::replacement`] made the part.
     ///
     /// # Errors
-    /// `Unavailable` if the cached list can no longer be served.
+    /// `Unavailable` if the cached list can no longer be served; `ResourceExhausted` if the backend's memory for
+    /// replies is full.
     pub(super) fn cached_again(self, listing: &Listing) -> Result<Readable, Status> {
         let Part {
             switch, backend, ..
         } = self;
-        self.renamed_list(listing)
-            .ok_or_else(|| backend.unavailable(&unserved(&switch.question, listing.list, backend)))
+        let message = self.renamed_list(listing).ok_or_else(|| {
+            backend.unavailable(&unserved(&switch.question, listing.list, backend))
+        })?;
+        self.counted(listing.list, message)
     }
 
     /// The cached stats of the items that `backend` still owns, filtered as the call asks. `None` if the stats are too

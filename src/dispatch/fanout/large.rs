@@ -30,19 +30,14 @@ impl Answered<'_> {
 
     /// The message as the client gets it. Stats and metrics become no larger there.
     fn shown(&self) -> Option<Readable> {
-        let Part {
-            switch,
-            call,
-            backend,
-            ..
-        } = self.part;
+        let Part { call, backend, .. } = self.part;
         match &self.share {
             Share::Own(message) | Share::Large(message, _) => {
                 let list = call.listing().map(|listing| listing.list);
                 let shown = list.filter(|list| !list.is_stats()).and_then(|list| {
-                    let shown = View::of(switch).shown(list, backend, message);
-                    // A message that cannot be read is rejected later, when it is learned.
-                    shown.ok().flatten()
+                    let show = |view: &View<'_>, message: &_| view.shown(list, backend, message);
+                    // The reason of a failure is found again when the part is learned or merged.
+                    self.part.shown(list, message.clone(), show).ok()
                 });
                 Some(shown.unwrap_or_else(|| message.clone()))
             }

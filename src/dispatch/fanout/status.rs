@@ -86,7 +86,7 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
     let message =
         merged(&live.table, &said, summary.as_ref()).map_err(|fault| default.malformed(&fault))?;
     Ok(match answer {
-        Some(answer) => reply::of_changed(answer, &message),
+        Some(answer) => reply::of_changed(answer, message),
         None => reply::of_message(vec![message]),
     })
 }

@@ -143,6 +143,37 @@ async fn replies_that_pass_unmerged_count_as_unread_until_they_are_read() {
     assert_eq!(rejected(&begin(&client, "ListContainerStats", 1).await), 0);
 }
 
+/// A reply with other names for handlers is a copy of the backend's reply, or of its cached list.
+#[tokio::test]
+async fn rewritten_replies_count_in_the_memory_of_their_backend_until_they_are_read() {
+    let large = part(100, vec![0; LARGE]);
+    for names in [&["runc", "kata"][..], &["kata"]] {
+        let sims = names.iter().map(|name| Sim::new(name).handlers(["k"]));
+        let rig = Rig::with_config(sims, |directory| {
+            let sandboxed =
+                format!("sandboxed = {{ socket = \"{directory}/kata.sock\", handler = \"k\" }}\n");
+            let runc = format!("k = \"{directory}/runc.sock\"\n");
+            let runc = if names.len() > 1 { runc } else { String::new() };
+            format!("default_handler = \"sandboxed\"\n[handlers]\n{sandboxed}{runc}")
+        })
+        .await;
+        rig.run_pod("sandboxed", "web").await;
+        rig.sim("kata").append_raw("ListPodSandbox", large.clone());
+        rig.pods().await.unwrap();
+        let client = sipping(&rig.socket).await;
+        let before = rig.held("sandboxed");
+        let kept = begin(&client, "ListPodSandbox", 4).await;
+        assert_eq!(rejected(&kept), 0);
+        assert!(
+            rig.held("sandboxed") >= before + 4 * LARGE,
+            "{}",
+            rig.held("sandboxed")
+        );
+        drop(kept);
+        until(async || rig.held("sandboxed") < before + LARGE).await;
+    }
+}
+
 /// Each backend may fill its HTTP/2 window before the client reads, so an unread stream counts with all these windows.
 #[tokio::test]
 async fn unread_streams_count_with_the_full_windows_of_their_backends() {

@@ -120,7 +120,7 @@ impl StoreAnswer {
             Ok(answer) => {
                 let message = self.backend.message(&answer);
                 match message.ok().and_then(|message| renamed(&message)) {
-                    Some(message) => reply::of_changed(answer, &message),
+                    Some(message) => reply::of_changed(answer, message),
                     None => reply::of_answer(answer),
                 }
             }
