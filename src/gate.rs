@@ -42,6 +42,8 @@ pub struct Readable {
 #[derive(Clone, Copy, Debug)]
 enum Form {
     List(List),
+    /// Metric descriptors of several backends, which only criswitch reads: clients have received them already.
+    GivenDescriptors,
     Disks,
     Profiles,
     Image,
@@ -56,6 +58,7 @@ impl Form {
         let (read, maps, lists): (ReadMessage, &[Path], &[Path]) = match self {
             Form::List(list) => return items::fault(list, message, &[]),
             Form::Status => (status, maps::STATUS, lists::STATUS),
+            Form::GivenDescriptors => (decoded::<cri::ListMetricDescriptorsResponse>, &[], &[]),
             Form::Disks => (disks, &[], lists::DISKS),
             Form::Profiles => (
                 decoded::<cri::ListSecurityProfilesResponse>,
@@ -117,6 +120,15 @@ impl Readable {
         let mut message = BytesMut::new();
         protobuf::put_bytes(&mut message, ITEMS, item);
         Readable::list(list, &message.freeze())
+    }
+
+    /// A merged `ListMetricDescriptorsResponse` that a client received. It may have more label keys than that of a
+    /// backend.
+    ///
+    /// # Errors
+    /// Why the message cannot be decoded.
+    pub(crate) fn given_descriptors(message: &Bytes) -> Result<Readable, String> {
+        Form::GivenDescriptors.read(message)
     }
 
     /// An `ImageFsInfoResponse`.

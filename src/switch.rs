@@ -30,6 +30,7 @@ use tokio::time::Instant;
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
 use crate::call::ending::Ending;
+use crate::gate::Readable;
 use crate::limits::budget::{Requests, Shares};
 use crate::limits::places::{AdminLimits, CallLimits};
 use crate::ownership::Owners;
@@ -70,7 +71,7 @@ pub struct Switch {
     /// gets it when the backend answers again.
     pub runtime_config: Mutex<Option<Bytes>>,
     /// The metric descriptors that a client last received.
-    pub(crate) given: Mutex<Option<Bytes>>,
+    pub(crate) given: Mutex<Option<Readable>>,
     /// How the metrics of each backend are rewritten to `given`.
     pub(crate) fits: KnownFits,
     /// Counters for metrics.

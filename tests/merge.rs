@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use criswitch::dispatch::fanout::merge;
+use criswitch::gate::Readable;
 use criswitch_cri::codec::cri;
 use criswitch_cri::rpc::List;
 use criswitch_cri::rpc::filter::filter;
@@ -16,7 +17,8 @@ fn image(tag: &[u8]) -> Bytes {
 fn a_tag_whose_length_takes_two_bytes_is_the_same_tag() {
     let short = image(&[2 << 3 | 2, 1, b't']);
     let long = image(&[2 << 3 | 2, 0x81, 0, b't']);
-    let merged = merge::images(&[short, long]).unwrap();
+    let lists = [short, long].map(|list| Readable::list(List::Images, &list).unwrap());
+    let merged = merge::images(&lists).unwrap();
     let merged = cri::ListImagesResponse::decode(merged).unwrap();
     assert_eq!(merged.images.len(), 1);
     assert_eq!(merged.images[0].repo_tags, ["t"]);

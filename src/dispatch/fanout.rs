@@ -174,9 +174,9 @@ pub(crate) async fn send_alone(
 
 /// Joins `messages` as `join` says.
 fn joined(join: &Join, messages: impl Iterator<Item = Readable>) -> Result<Vec<Bytes>, Malformed> {
-    let messages: Vec<Bytes> = messages.map(Bytes::from).collect();
+    let messages: Vec<Readable> = messages.collect();
     Ok(match join {
-        Join::Concat => messages,
+        Join::Concat => messages.into_iter().map(Bytes::from).collect(),
         Join::Distinct(keys) => vec![merge::distinct(&messages, keys)?],
         Join::Images => vec![merge::images(&messages)?],
         Join::Profiles => vec![merge::profiles(&messages)?],

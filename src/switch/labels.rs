@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tonic::Status;
 
 use crate::backend::Backend;
+use crate::gate::Readable;
 use crate::topology::Live;
 
 use fit::{Fits, Fitted, Labels, Misfit, fits, fitted};
@@ -29,23 +30,39 @@ const MOST_GIVEN: usize = 1 << 20;
 
 /// Remembers the metric descriptors that a client receives, unless they are too large. They are saved in the
 /// background, because clients keep them over a restart of criswitch.
-pub(crate) fn give_descriptors(given: &Mutex<Option<Bytes>>, live: &Live, descriptors: &Bytes) {
-    let now = Some(descriptors.clone()).filter(is_kept);
-    let before = std::mem::replace(&mut *given.lock(), now.clone());
-    if before != now {
+pub(crate) fn give_descriptors(given: &Mutex<Option<Readable>>, live: &Live, descriptors: &Bytes) {
+    let now = given_descriptors(descriptors);
+    let bytes = |it: &Option<Readable>| it.as_deref().cloned();
+    let mut given = given.lock();
+    if bytes(&given) != bytes(&now) {
         live.backends.iter().for_each(|it| it.saving.note_change());
     }
+    *given = now;
+}
+
+/// Metric descriptors that a client received, unless they are too large to be remembered, or cannot be decoded.
+pub(crate) fn given_descriptors(descriptors: &Bytes) -> Option<Readable> {
+    Some(descriptors)
+        .filter(|it| is_kept(it))
+        .and_then(|it| Readable::given_descriptors(it).ok())
 }
 
 /// How the samples of each backend are rewritten to the label keys that clients received. Computed again only when
 /// descriptors change, because a backend may have thousands of them.
 #[derive(Debug, Default)]
-pub(crate) struct KnownFits(Mutex<HashMap<BackendId, MadeFits>>);
+pub(crate) struct KnownFits(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The descriptors of all backends, and their union.
+    all: (Vec<Readable>, Bytes),
+    made: HashMap<BackendId, MadeFits>,
+}
 
 #[derive(Debug)]
 struct MadeFits {
     /// The descriptors of the backend, those that clients received, and those of all backends.
-    from: [Vec<Bytes>; 3],
+    from: [Vec<Readable>; 3],
     fits: Arc<Fits>,
 }
 
@@ -53,9 +70,9 @@ impl KnownFits {
     fn of(
         &self,
         live: &Live,
-        given: Option<&Bytes>,
+        given: Option<&Readable>,
         backend: &Backend,
-        all: Vec<Bytes>,
+        all: Vec<Readable>,
     ) -> Arc<Fits> {
         let from = [
             Vec::from_iter(descriptors(backend)),
@@ -63,34 +80,37 @@ impl KnownFits {
             all,
         ];
         let mut known = self.0.lock();
-        if let Some(made) = known.get(&backend.id)
-            && is_same(&made.from, &from)
+        if let Some(made) = known.made.get(&backend.id)
+            && made.from.each_ref().map(places) == from.each_ref().map(places)
         {
             return Arc::clone(&made.fits);
         }
         let [own, given, all] = &from;
-        // `union` does not fail here, because criswitch caches only descriptors that can be decoded.
-        let now = union(all).unwrap_or_default();
-        let given: Vec<_> = given.iter().cloned().chain([now]).collect();
-        let own = (!own.is_empty()).then(|| Labels::of(own));
-        let fits = Arc::new(fits(own.as_ref(), &Labels::of(&given)));
-        known.retain(|id, _| live.backend(*id).is_ok());
+        if places(&known.all.0) != places(all) {
+            // `union` does not fail here, because criswitch caches only descriptors that can be decoded.
+            known.all = (all.clone(), union(all).unwrap_or_default());
+        }
+        let given = given.iter().map(AsRef::as_ref);
+        let own = (!own.is_empty()).then(|| Labels::of(own.iter().map(AsRef::as_ref)));
+        let given = Labels::of(given.chain([known.all.1.as_ref()]));
+        let fits = Arc::new(fits(own.as_ref(), &given));
+        known.made.retain(|id, _| live.backend(*id).is_ok());
         let made = MadeFits {
             from,
             fits: Arc::clone(&fits),
         };
-        known.insert(backend.id, made);
+        known.made.insert(backend.id, made);
         fits
     }
 
     /// Whether the metrics of the only backend must be rewritten: clients received the label keys of a backend that was
     /// removed since.
-    pub(crate) fn must_fit(&self, live: &Live, given: Option<&Bytes>, only: &Backend) -> bool {
+    pub(crate) fn must_fit(&self, live: &Live, given: Option<&Readable>, only: &Backend) -> bool {
         let fits = self.of_only(live, given, only);
         fits.is_some_and(|fits| !fits.is_empty())
     }
 
-    fn of_only(&self, live: &Live, given: Option<&Bytes>, only: &Backend) -> Option<Arc<Fits>> {
+    fn of_only(&self, live: &Live, given: Option<&Readable>, only: &Backend) -> Option<Arc<Fits>> {
         let given = given?;
         descriptors(only)?;
         Some(self.of(live, Some(given), only, Vec::new()))
@@ -100,7 +120,7 @@ impl KnownFits {
     fn of_backend(
         &self,
         live: &Live,
-        given: Option<&Bytes>,
+        given: Option<&Readable>,
         backend: &Backend,
     ) -> Option<Arc<Fits>> {
         if live.is_alone() {
@@ -112,7 +132,12 @@ impl KnownFits {
     }
 
     /// Whether samples of the backend may be rewritten.
-    pub(crate) fn rewrites(&self, live: &Live, given: Option<&Bytes>, backend: &Backend) -> bool {
+    pub(crate) fn rewrites(
+        &self,
+        live: &Live,
+        given: Option<&Readable>,
+        backend: &Backend,
+    ) -> bool {
         let fits = self.of_backend(live, given, backend);
         fits.is_some_and(|fits| !fits.is_empty())
     }
@@ -124,7 +149,7 @@ impl KnownFits {
     pub(crate) fn under_given_labels<M: Editable>(
         &self,
         live: &Live,
-        given: Option<&Bytes>,
+        given: Option<&Readable>,
         backend: &Backend,
         metrics: &M,
     ) -> Result<Option<M>, Status> {
@@ -142,14 +167,9 @@ impl KnownFits {
     }
 }
 
-/// Whether the descriptors are in the same memory.
-fn is_same(one: &[Vec<Bytes>; 3], other: &[Vec<Bytes>; 3]) -> bool {
-    places(one) == places(other)
-}
-
-fn places(all: &[Vec<Bytes>; 3]) -> [Vec<(*const u8, usize)>; 3] {
-    all.each_ref()
-        .map(|all| all.iter().map(|it| (it.as_ptr(), it.len())).collect())
+/// The memory of descriptors. Equal memory has equal descriptors, and is compared quickly.
+fn places(all: &Vec<Readable>) -> Vec<(*const u8, usize)> {
+    all.iter().map(|it| (it.as_ptr(), it.len())).collect()
 }
 
 /// Whether a reply with metric descriptors is small enough to be remembered.
@@ -158,9 +178,9 @@ pub(crate) fn is_kept(descriptors: &Bytes) -> bool {
 }
 
 /// The metric descriptors that a backend last reported.
-pub(crate) fn descriptors(backend: &Backend) -> Option<Bytes> {
+pub(crate) fn descriptors(backend: &Backend) -> Option<Readable> {
     let lists = backend.record.known().lists;
-    Some(lists.get(List::MetricDescriptors)?.message.clone().into())
+    Some(lists.get(List::MetricDescriptors)?.message.clone())
 }
 
 /// Logs that labels or samples of a metric are omitted, once for each backend and metric.

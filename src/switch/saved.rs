@@ -145,7 +145,7 @@ pub fn resume(config: Config, dialer: &Dialer, store: Store, mut found: Found) -
     let (kept, known) = known_and_kept(&config, &mut found);
     let mut switch = Switch::not_started(config, kept, dialer);
     *switch.runtime_config.lock() = runtime_config;
-    *switch.given.lock() = given;
+    *switch.given.lock() = given.as_ref().and_then(labels::given_descriptors);
     restore_all(&switch, known);
     let live = switch.live();
     live.backends.iter().for_each(|it| it.saving.begin());
@@ -223,7 +223,9 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         images: saved_list(switch, backend, List::Images),
         handlers,
         with_default_row,
-        descriptors: labels::descriptors(backend).filter(labels::is_kept),
+        descriptors: labels::descriptors(backend)
+            .map(Bytes::from)
+            .filter(labels::is_kept),
         version: known.version.into(),
         status: known.status.into(),
         auto_registered: live
@@ -232,7 +234,7 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
             .collect(),
         runtime_config: runtime_config.filter(|it| it.len() <= LONGEST_RUNTIME_CONFIG),
         created,
-        given_descriptors: switch.given.lock().clone(),
+        given_descriptors: switch.given.lock().as_deref().cloned(),
         pod_statuses: saved_statuses(backend, Kind::Pod),
         container_statuses: saved_statuses(backend, Kind::Container),
         creating,

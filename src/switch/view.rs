@@ -14,6 +14,7 @@ use parking_lot::MutexGuard;
 use tonic::Status;
 
 use crate::backend::Backend;
+use crate::gate::Readable;
 use crate::ownership::{MOST, Mark, Owners, Unlearned};
 use crate::switch::labels::KnownFits;
 use crate::switch::{Switch, handlers};
@@ -24,7 +25,7 @@ pub(crate) struct View<'a> {
     pub(crate) owners: MutexGuard<'a, Owners>,
     pub(crate) live: Arc<Live>,
     /// The metric descriptors that clients received.
-    pub(crate) given: Option<Bytes>,
+    pub(crate) given: Option<Readable>,
     pub(crate) fits: &'a KnownFits,
 }
 

@@ -12,6 +12,8 @@ use criswitch_cri::codec::protobuf::{self, Malformed, Path};
 use criswitch_cri::rpc::features::{self, Feature};
 use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID, image, security_profile_info};
 
+use crate::gate::Readable;
+
 /// Concatenates `messages`. If several items have the same string at one of `keys`, keeps only the first of these
 /// items. If the first message has no items of a keyed field, drops the items of this field in all messages: clients
 /// assume that the first item is from the first message. Keeps every other field unchanged.
@@ -20,7 +22,7 @@ use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID, image, security_profile_info}
 ///
 /// # Errors
 /// If a message is not valid protobuf.
-pub fn distinct(messages: &[Bytes], keys: &[Path]) -> Result<Bytes, Malformed> {
+pub fn distinct(messages: &[Readable], keys: &[Path]) -> Result<Bytes, Malformed> {
     let mut seen = HashSet::with_hasher(RandomState::default());
     let mut out = BytesMut::new();
     let mut of_first = Vec::new();
@@ -60,7 +62,7 @@ const LARGEST_IMAGE: u64 = i64::MAX as u64;
 ///
 /// # Errors
 /// If a message is not valid protobuf.
-pub fn images(messages: &[Bytes]) -> Result<Bytes, Malformed> {
+pub fn images(messages: &[Readable]) -> Result<Bytes, Malformed> {
     const IMAGES: Copies = Copies {
         names: &[image::REPO_TAGS, image::REPO_DIGESTS],
         size: image::SIZE,
@@ -73,7 +75,7 @@ pub fn images(messages: &[Bytes]) -> Result<Bytes, Malformed> {
 ///
 /// # Errors
 /// If a message is not valid protobuf.
-pub fn profiles(messages: &[Bytes]) -> Result<Bytes, Malformed> {
+pub fn profiles(messages: &[Readable]) -> Result<Bytes, Malformed> {
     const PROFILES: Copies = Copies {
         names: &[security_profile_info::REFS],
         size: security_profile_info::SIZE,
@@ -93,7 +95,7 @@ struct Copies {
 }
 
 impl Copies {
-    fn merged(&self, messages: &[Bytes]) -> Result<Bytes, Malformed> {
+    fn merged(&self, messages: &[Readable]) -> Result<Bytes, Malformed> {
         // The first copy of each item, and its further copies. Most items have no further copies, and an empty `Vec`
         // allocates nothing.
         let mut items: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();

@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-use bytes::Bytes;
-
 use criswitch_cri::codec::protobuf::{self, Edit, Editable, Edited, Malformed};
 use criswitch_cri::rpc::fields::{ITEMS, metric, metric_descriptor, pod_sandbox_metrics};
 
@@ -17,7 +15,7 @@ pub(super) struct Labels<'a>(HashMap<&'a str, Vec<&'a str>>);
 impl<'a> Labels<'a> {
     /// Collects the labels in several replies to `ListMetricDescriptors`. If a metric has several descriptors, the
     /// first one counts. Malformed descriptors are ignored, because no client can read samples by them.
-    pub(super) fn of(replies: impl IntoIterator<Item = &'a Bytes>) -> Labels<'a> {
+    pub(super) fn of(replies: impl IntoIterator<Item = &'a [u8]>) -> Labels<'a> {
         let mut labels = HashMap::new();
         for reply in replies {
             for descriptor in protobuf::all_bytes(reply, &[ITEMS]).unwrap_or_default() {
@@ -287,6 +285,7 @@ impl Fitting<'_> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::{Bytes, BytesMut};
     use criswitch_cri::codec::cri;
     use prost::Message;
 
@@ -301,6 +300,10 @@ mod tests {
             }],
         };
         vec![list.encode_to_vec().into()]
+    }
+
+    fn labels(replies: &[Bytes]) -> Labels<'_> {
+        Labels::of(replies.iter().map(AsRef::as_ref))
     }
 
     fn sample(name: &str, values: &[&str]) -> cri::Metric {
@@ -339,9 +342,9 @@ mod tests {
         misfit: Option<Misfit>,
     ) {
         let (own, given) = (own.map(descriptors), descriptors(&["id", "name"]));
-        let own = own.as_deref().map(Labels::of);
+        let own = own.as_deref().map(labels);
         let encoded = metrics(samples);
-        let fits = fits(own.as_ref(), &Labels::of(&given));
+        let fits = fits(own.as_ref(), &labels(&given));
         let fitted = fitted(&encoded, &fits, usize::MAX).unwrap();
         let shown = fitted.metrics.unwrap_or(encoded);
         let shown = cri::ListPodSandboxMetricsResponse::decode(shown).unwrap();
@@ -370,10 +373,10 @@ mod tests {
     #[test]
     fn a_reply_whose_descriptors_agree_is_not_read() {
         let own = descriptors(&["id", "name"]);
-        let labels = Labels::of(&own);
+        let same = labels(&own);
         let fitted = fitted(
             &Bytes::from_static(b"\x0a\xff"),
-            &fits(Some(&labels), &labels),
+            &fits(Some(&same), &same),
             0,
         )
         .unwrap();
@@ -407,7 +410,7 @@ mod tests {
     #[test]
     fn samples_that_would_be_larger_than_the_limit_are_omitted() {
         let (own, given) = (descriptors(&["id"]), descriptors(&["id", "name"]));
-        let fits = fits(Some(&Labels::of(&own)), &Labels::of(&given));
+        let fits = fits(Some(&labels(&own)), &labels(&given));
         let encoded = metrics(&[sample("cpu", &["1"])]);
         let fitted = |limit| fitted(&encoded, &fits, limit).unwrap();
         assert!(fitted(1 << 10).omitted.is_empty());
@@ -427,10 +430,10 @@ mod tests {
     #[test]
     fn the_values_of_samples_without_room_are_not_read() {
         let (own, given) = (descriptors(&["id"]), descriptors(&["name"]));
-        let fits = fits(Some(&Labels::of(&own)), &Labels::of(&given));
-        let mut metric = bytes::BytesMut::from(&sample("cpu", &[]).encode_to_vec()[..]);
+        let fits = fits(Some(&labels(&own)), &labels(&given));
+        let mut metric = BytesMut::from(&sample("cpu", &[]).encode_to_vec()[..]);
         protobuf::put_bytes(&mut metric, metric::LABEL_VALUES, b"caf\xe9");
-        let (mut pod, mut list) = (bytes::BytesMut::new(), bytes::BytesMut::new());
+        let (mut pod, mut list) = (BytesMut::new(), BytesMut::new());
         protobuf::put_bytes(&mut pod, pod_sandbox_metrics::METRICS, &metric);
         protobuf::put_bytes(&mut list, ITEMS, &pod);
         let list = list.freeze();

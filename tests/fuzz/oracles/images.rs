@@ -1,10 +1,11 @@
 //! Merged image lists, compared with the same merge of lists that prost decodes.
 
 use arbitrary::Unstructured;
-use bytes::Bytes;
 use criswitch::dispatch::fanout::merge;
+use criswitch::gate::Readable;
 use criswitch_cri::codec::cri;
 use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::List;
 use prost::Message;
 
 use super::messages;
@@ -17,15 +18,14 @@ pub fn check(data: &[u8]) {
 fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let mut lists = Vec::new();
     for _ in 0..u.int_in_range(1..=3)? {
-        lists.push(Bytes::from(messages::message(u, "ListImagesResponse")?));
+        let list = messages::message(u, "ListImagesResponse")?.into();
+        lists.extend(Readable::list(List::Images, &list).ok());
     }
     let merged = merge::images(&lists);
     if let Ok(merged) = &merged {
         begins_with_the_first(&lists, merged);
-        assert_eq!(
-            merge::images(std::slice::from_ref(merged)).as_ref(),
-            Ok(merged)
-        );
+        let again = Readable::list(List::Images, merged).expect("clients can decode it");
+        assert_eq!(merge::images(&[again]).as_ref(), Ok(merged));
     }
     let decoded = lists
         .iter()
@@ -38,10 +38,13 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
 }
 
 /// Checks that a merged image begins with the bytes of the first image with its id, so that unknown fields are kept.
-fn begins_with_the_first(lists: &[Bytes], merged: &[u8]) {
+fn begins_with_the_first(lists: &[Readable], merged: &[u8]) {
     let images = |list| protobuf::all_bytes(list, &[1]).unwrap();
     let id = |image| protobuf::string(image, &[1]).unwrap();
-    let all: Vec<&[u8]> = lists.iter().flat_map(|list| images(list)).collect();
+    let all: Vec<&[u8]> = lists
+        .iter()
+        .flat_map(|list| images(list.as_ref()))
+        .collect();
     for image in images(merged) {
         let first = all.iter().find(|first| id(first) == id(image)).unwrap();
         assert!(image.starts_with(first));

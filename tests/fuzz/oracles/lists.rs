@@ -7,12 +7,13 @@ use std::fmt::Debug;
 use arbitrary::Unstructured;
 use bytes::Bytes;
 use criswitch::dispatch::fanout::merge;
+use criswitch::gate::Readable;
 use criswitch::ownership::Owners;
 use criswitch::switch::labels::union;
 use criswitch_config::{BackendId, BackendIds};
 use criswitch_cri::codec::cri;
 use criswitch_cri::codec::protobuf;
-use criswitch_cri::rpc::{self, Join, Kind, Merge};
+use criswitch_cri::rpc::{self, Join, Kind, List, Merge};
 use prost::Message;
 
 use super::messages;
@@ -118,6 +119,11 @@ fn concatenates<M: Message + Default + PartialEq + Debug>(
     assert_eq!(M::decode(lists.concat().as_slice()).as_ref(), Ok(&wanted));
 }
 
+/// The lists that the gate accepts.
+fn readable(lists: &[Bytes], read: impl Fn(&Bytes) -> Result<Readable, String>) -> Vec<Readable> {
+    lists.iter().filter_map(|list| read(list).ok()).collect()
+}
+
 /// Compares the merged list with the result of `slow`, which merges decoded lists. `slow` returns `None` if prost
 /// cannot read the lists.
 fn distinct(lists: &[Bytes], rpc: &str, slow: impl Fn(&[Bytes]) -> Option<Bytes>) {
@@ -126,11 +132,13 @@ fn distinct(lists: &[Bytes], rpc: &str, slow: impl Fn(&[Bytes]) -> Option<Bytes>
     else {
         panic!("{rpc} is not joined by Join::Distinct");
     };
-    let merged = merge::distinct(lists, keys);
+    let lists = readable(lists, Readable::disks);
+    let merged = merge::distinct(&lists, keys);
+    let lists: Vec<_> = lists.into_iter().map(Bytes::from).collect();
     if let Ok(merged) = &merged {
-        keeps_order(lists, merged);
+        keeps_order(&lists, merged);
     }
-    let Some(wanted) = slow(lists) else {
+    let Some(wanted) = slow(&lists) else {
         return;
     };
     let merged = merged.expect("prost can read it");
@@ -152,8 +160,10 @@ fn decoded<M: Message + Default>(lists: &[Bytes]) -> Option<Vec<M>> {
 
 /// Compares the merged descriptors with those that are merged after prost has decoded them.
 fn descriptors(lists: &[Bytes]) {
-    let merged = union(lists);
-    let Some(lists) = decoded::<cri::ListMetricDescriptorsResponse>(lists) else {
+    let lists = readable(lists, |list| Readable::list(List::MetricDescriptors, list));
+    let merged = union(&lists);
+    let lists: Vec<_> = lists.into_iter().map(Bytes::from).collect();
+    let Some(lists) = decoded::<cri::ListMetricDescriptorsResponse>(&lists) else {
         return;
     };
     let mut wanted: Vec<cri::MetricDescriptor> = Vec::new();
