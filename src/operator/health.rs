@@ -49,7 +49,7 @@ fn look(switch: &Switch) -> NodeHealth {
     let failing: Vec<bool> = backends
         .map(|it| {
             delays_lists(it)
-                || fallback::lists_problem(&live, &switch.owners(), &switch.question, it).is_some()
+                || fallback::lists_problem(&live, &switch.owners, &switch.question, it).is_some()
         })
         .collect();
     let level = level(switch, &live, failing.contains(&true));

@@ -97,15 +97,12 @@ impl Pods {
             .collect()
     }
 
-    /// The ids of the pods of `backend` that were created with [`StartedWith::DefaultRow`], sorted.
+    /// The ids of the pods of `backend` that were created with [`StartedWith::DefaultRow`].
     pub fn with_default_row(&self, backend: BackendId) -> Vec<String> {
         let its = self.by_id.iter().filter(|(_, pod)| pod.backend == backend);
-        let mut ids: Vec<_> = its
-            .filter(|(_, pod)| matches!(pod.more.started_with, StartedWith::DefaultRow(_)))
+        its.filter(|(_, pod)| matches!(pod.more.started_with, StartedWith::DefaultRow(_)))
             .map(|(id, _)| id.clone())
-            .collect();
-        ids.sort_unstable();
-        ids
+            .collect()
     }
 
     /// Restores the results of [`Pods::rows`] and [`Pods::with_default_row`] from an earlier run of criswitch.

@@ -1,8 +1,12 @@
 //! Filters the cached lists of a backend: removes items that the backend no longer owns.
 
+use std::collections::HashSet;
+
 use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID};
 use criswitch_cri::rpc::filter::filter;
 use criswitch_cri::rpc::{Kind, List};
+use parking_lot::Mutex;
 
 use crate::backend::Backend;
 use crate::gate::Readable;
@@ -44,6 +48,40 @@ pub(crate) fn own_items(
             .ok()?
             .unwrap_or(items),
     )
+}
+
+/// Whether the cached list `message` has all items of `backend`, so that [`own_items`] returns them. Other threads look
+/// at this too, so the owners are not locked while the list is read.
+pub(crate) fn is_whole(
+    owners: &Mutex<Owners>,
+    list: List,
+    backend: &Backend,
+    message: &Readable,
+) -> bool {
+    let Some(kind) = list.kind() else {
+        return true;
+    };
+    let ids: Vec<String> = {
+        let owners = owners.lock();
+        if kind == Kind::Container
+            && (owners.has_stray(backend.id) || has_later_pod(backend, &owners))
+        {
+            return false;
+        }
+        let lists = backend.record.known().lists;
+        if lists.is_current(list, message, owners.changes()) {
+            return true;
+        }
+        let ids = owners.of(kind, backend.id);
+        ids.into_iter().map(str::to_owned).collect()
+    };
+    let mut missing: HashSet<&str> = ids.iter().map(String::as_str).collect();
+    let items = protobuf::fields(message).flatten();
+    for item in items.filter(|field| field.number == ITEMS) {
+        let id = item.bytes().and_then(|it| protobuf::string(it, LISTED_ID));
+        missing.remove(id.unwrap_or_default());
+    }
+    missing.is_empty()
 }
 
 /// Whether `backend` has listed a pod after its last list of containers, and the pod was not created through criswitch.

@@ -144,20 +144,21 @@ pub(crate) fn of_item(table: &Table, owners: &Owners, kind: Kind, id: &str) -> O
 }
 
 /// Counts the pods of each handler in the routing table. Pods of other handlers count under `""`.
-pub(crate) fn pods_by_handler(table: &Table, owners: &Owners) -> BTreeMap<String, usize> {
+pub(crate) fn pods_by_handler(table: &Table, owners: &Mutex<Owners>) -> BTreeMap<String, usize> {
     let rows = table.handlers.iter();
-    let mut counts: BTreeMap<_, _> = rows.map(|row| (row.name.as_str(), 0)).collect();
-    let mut names = HashMap::new();
-    for (backend, pod) in owners.pods.all() {
+    let mut counts: HashMap<_, _> = rows.map(|row| (row.name.as_str(), 0)).collect();
+    let (mut names, mut others) = (HashMap::new(), 0);
+    for (backend, pod) in owners.lock().pods.all() {
         let names = names
             .entry(backend)
             .or_insert_with(|| table.names_of(backend));
         let handler = name(|it| names.name_for(it), &pod.started_with, &pod.handler);
-        let known = counts.contains_key(handler);
-        *counts.entry(if known { handler } else { "" }).or_default() += 1;
+        *counts.get_mut(handler).unwrap_or(&mut others) += 1;
     }
+    let others = (others > 0).then_some(("", others));
     counts
         .into_iter()
+        .chain(others)
         .map(|(name, pods)| (name.to_owned(), pods))
         .collect()
 }

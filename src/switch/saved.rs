@@ -205,7 +205,9 @@ pub(crate) fn complete(switch: &Switch, backend: &Backend) {
 /// Returns the state that criswitch would serve if `backend` were away now.
 pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     let handlers = switch.owners().pods.rows(backend.id);
-    let with_default_row = switch.owners().pods.with_default_row(backend.id);
+    let mut with_default_row = switch.owners().pods.with_default_row(backend.id);
+    // Equal states have equal files.
+    with_default_row.sort_unstable();
     let created = switch.owners().pods.created_at(backend.id);
     let creating = switch.owners().creations.is_at(backend.id);
     let known = backend.record.known();

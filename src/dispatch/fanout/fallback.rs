@@ -7,6 +7,7 @@ use std::time::Duration;
 use criswitch_config::{BackendId, duration_text};
 use criswitch_cri::rpc::filter::{filter, without_inside};
 use criswitch_cri::rpc::{Items, Kind, Lacking, List, Patience, Row, Silent};
+use parking_lot::Mutex;
 use tonic::{Code, Status};
 
 use crate::backend::known::Failure;
@@ -335,7 +336,7 @@ fn whole_list(owners: &Owners, list: List, backend: &Backend, request: &[u8]) ->
 /// fail.
 pub(crate) fn list_problem(
     live: &Live,
-    owners: &Owners,
+    owners: &Mutex<Owners>,
     question: &Question,
     list: List,
     backend: &Backend,
@@ -347,7 +348,11 @@ pub(crate) fn list_problem(
     let is_away = !backend.connection.is_ready();
     let is_silent = is_away && !backend.is_awaited() || known.misses(list);
     let failure = known.failure_of(list).filter(|_| !is_away);
-    if (is_silent || failure.is_some()) && whole_list(owners, list, backend, &[]).is_none() {
+    let is_served = || {
+        cached(list, backend, backend.stale_lists())
+            .is_some_and(|message| cached::is_whole(owners, list, backend, &message))
+    };
+    if (is_silent || failure.is_some()) && !is_served() {
         let cause = unserved(question, list, backend);
         return Some(match failure {
             Some(failure) => failed(failure, &format!(", and {cause}")),
@@ -381,7 +386,7 @@ fn is_usable(backend: &Backend, list: List) -> bool {
 /// them fail.
 pub(crate) fn lists_problem(
     live: &Live,
-    owners: &Owners,
+    owners: &Mutex<Owners>,
     question: &Question,
     backend: &Backend,
 ) -> Option<String> {
@@ -393,12 +398,12 @@ pub(crate) fn lists_problem(
 /// Whether merged lists of all pods and of all containers would succeed now. Cached lists count for backends that do
 /// not answer.
 pub(crate) fn lists_are_whole(switch: &Switch) -> bool {
-    let (live, owners, question) = (switch.live(), switch.owners(), &switch.question);
+    let (live, owners, question) = (switch.live(), &switch.owners, &switch.question);
     live.joined().iter().all(|backend| {
         question.has_listed(backend.id)
             && [List::Pods, List::Containers]
                 .into_iter()
-                .all(|list| list_problem(&live, &owners, question, list, backend).is_none())
+                .all(|list| list_problem(&live, owners, question, list, backend).is_none())
     })
 }
 

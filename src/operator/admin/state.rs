@@ -104,9 +104,17 @@ fn configuration(reloads: &Reloads, live: &Live) -> admin::Configuration {
 }
 
 fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Backend, Status> {
-    let (owners, question) = (switch.owners(), &switch.question);
+    let question = &switch.question;
     let (link, known) = (backend.connection.link(), backend.record.known());
+    let list_problem = fallback::lists_problem(live, &switch.owners, question, backend);
+    // Every call needs the owners, so they are locked for no longer than it takes to copy the ids.
+    let owners = switch.owners();
     let (pods, containers) = reload::owned_by(question, &owners, backend.id).unzip();
+    let pod_ids = copied(owners.of(Kind::Pod, backend.id));
+    let orphans = copied(owners.orphans(backend.id));
+    let default_pod_ids = owners.pods.with_default_row(backend.id);
+    let moved = moved(&owners, live, backend);
+    drop(owners);
     let [runtime, version, cgroup_driver] = status::identity(&known);
     let conditions = facts::conditions(&known.status).map_err(|fault| backend.malformed(&fault))?;
     Ok(admin::Backend {
@@ -121,7 +129,7 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
         auto_register: live.auto_registering().any(|row| row.id == backend.id),
         unnamed: !live.names(backend.id),
         awaited: backend.is_awaited(),
-        list_problem: fallback::lists_problem(live, &owners, question, backend),
+        list_problem,
         restart_problem: saved::restart_problem(switch.store.is_some(), question, backend),
         pods_from_cache: known.is_from_cache(List::Pods),
         runtime,
@@ -139,11 +147,11 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
         conditions: conditions.into_iter().map(condition).collect(),
         pods,
         containers,
-        pod_ids: sorted(owners.of(Kind::Pod, backend.id)),
-        orphans: sorted(owners.orphans(backend.id)),
-        default_pod_ids: owners.pods.with_default_row(backend.id),
+        pod_ids: sorted(pod_ids),
+        orphans: sorted(orphans),
+        default_pod_ids: sorted(default_pod_ids),
         failing_rpcs: known.failing_rpcs().into_iter().map(failing_rpc).collect(),
-        moved: moved(&owners, live, backend),
+        moved,
         lacking_rpcs: known
             .lacking_rpcs()
             .into_iter()
@@ -152,9 +160,12 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
     })
 }
 
+fn copied<'a>(ids: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    ids.into_iter().map(str::to_owned).collect()
+}
+
 /// These ids, sorted so that equal states have equal messages.
-fn sorted<'a>(ids: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    let mut ids = Vec::from_iter(ids.into_iter().map(str::to_owned));
+fn sorted(mut ids: Vec<String>) -> Vec<String> {
     ids.sort_unstable();
     ids
 }

@@ -77,7 +77,7 @@ impl Seen<'_> {
                             name,
                             fallback::list_problem(
                                 &live,
-                                &switch.owners(),
+                                &switch.owners,
                                 &switch.question,
                                 list,
                                 backend,
@@ -109,7 +109,7 @@ impl Seen<'_> {
             calls: sorted(switch.counts.calls.all()),
             runs,
             level: health::level(switch, &live, lists_fail),
-            pods: handlers::pods_by_handler(&switch.live().table, &switch.owners()),
+            pods: handlers::pods_by_handler(&switch.live().table, &switch.owners),
             process: ProcessStats::own(),
             live,
         }
