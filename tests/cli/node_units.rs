@@ -263,3 +263,24 @@ containerRuntimeEndpoint: unix:///run/crio.sock
 ";
     says(&machine(file), CRIO);
 }
+
+#[test]
+fn an_environment_file_that_is_made_at_boot_is_unknown_in_an_image_only() {
+    let files = KUBELET.replace("-/etc/default/kubelet", "-/var/run/metadata/kubelet");
+    let unknown = "/var/run/metadata/kubelet: unknown: kubelet.service reads this file, which is made at boot";
+    says(&machine(&files), unknown);
+    let running = machine(&files).running("900", &["/usr/bin/other"]);
+    says(&running.with_socket("/run/containerd/containerd.sock"), "");
+}
+
+#[test]
+fn a_unit_whose_file_is_a_link_has_the_drop_ins_of_the_target() {
+    let files = KUBELET.replace("kubelet.service\n", "kube-node.service\n");
+    let linked = machine(&files).with(
+        "/etc/systemd/system/kube-node.service.d/a.conf",
+        "[Service]\nEnvironment=KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/crio.sock\n",
+    );
+    let link = linked.at("/etc/systemd/system/kubelet.service");
+    symlink("/usr/lib/systemd/system/kube-node.service", link).unwrap();
+    says(&linked, CRIO);
+}

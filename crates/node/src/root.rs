@@ -91,8 +91,14 @@ impl Root<'_> {
 
     /// Whether the machine has processes; a mounted image has none.
     pub(super) fn runs(&self) -> bool {
+        self.planned.is_none() && !self.is_image()
+    }
+
+    /// Whether this is a machine that does not run, such as a mounted image. The files below /run that such a machine
+    /// will have are unknown: they are made at its boot.
+    pub(super) fn is_image(&self) -> bool {
         let processes = std::fs::read_dir(self.at(Path::new("/proc")));
-        self.planned.is_none() && processes.is_ok_and(|mut found| found.next().is_some())
+        !processes.is_ok_and(|mut found| found.next().is_some())
     }
 
     /// The ids of root's processes in ascending order, with their command lines as the kernel shows them. Processes of

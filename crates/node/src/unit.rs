@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use criswitch_client::program::within;
+use criswitch_platform::paths::in_run;
 
 use super::finding::{Finding, report, unknown};
 use super::root::Root;
@@ -224,12 +225,17 @@ impl Unit {
         for Word { text, .. } in self.values("EnvironmentFile") {
             let text = self.specified(text);
             let path = text.trim_start_matches('-');
+            let is_made_at_boot = root.is_image() && in_run(Path::new(path)).starts_with("/run");
             match root.text(Path::new(path)) {
                 Ok(Some(file)) => found.extend(
                     assignments(&in_lines(&file))
                         .into_iter()
                         .map(|it| (it.key, Word::new(&file_value(&it.value), path))),
                 ),
+                Ok(None) if is_made_at_boot => {
+                    let what = format!("{} reads this file, which is made at boot", self.name);
+                    unknown(findings, path, what);
+                }
                 Ok(None) if path != text && !path.contains(['%', '*', '?', '[']) => {}
                 _ => self.report_unreadable(findings, path),
             }
@@ -276,10 +282,18 @@ fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
         root.names_in(Path::new(directory))
             .is_ok_and(|names| names.iter().any(|it| it == name))
     });
-    let mut owners = vec![name.to_owned()];
-    // `a-b.service` also has the drop-ins of `a-.service`.
-    for (end, _) in name.rmatch_indices('-') {
-        owners.extend(name.get(..=end).map(|prefix| format!("{prefix}.{kind}")));
+    let path = unit.map(|directory| Path::new(directory).join(name));
+    // A unit whose file is a link also has the drop-ins of the name of the target.
+    let target = path.as_ref().map(|path| root.real(path));
+    let target = target.as_ref().and_then(|path| path.file_name()?.to_str());
+    let target = target.filter(|target| *target != name && target.ends_with(&format!(".{kind}")));
+    let mut owners = Vec::new();
+    for name in [Some(name), target].into_iter().flatten() {
+        owners.push(name.to_owned());
+        // `a-b.service` also has the drop-ins of `a-.service`.
+        for (end, _) in name.rmatch_indices('-') {
+            owners.extend(name.get(..=end).map(|prefix| format!("{prefix}.{kind}")));
+        }
     }
     owners.push(kind.to_owned());
     let mut drop_ins: Vec<_> = owners
@@ -290,10 +304,7 @@ fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
         .collect();
     drop_ins.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
     drop_ins.dedup_by(|later, first| later.file_name() == first.file_name());
-    unit.map(|directory| Path::new(directory).join(name))
-        .into_iter()
-        .chain(drop_ins)
-        .collect()
+    path.into_iter().chain(drop_ins).collect()
 }
 
 /// Whether systemd ignores a drop-in because of its name.
