@@ -54,7 +54,24 @@ KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint={OLD} --pod-infra-container-
         would change: 4 steps
     "#]],
     );
-    let twice = format!("{files}\n# --container-runtime-endpoint={OLD}");
+    let variable = "KUBELET_KUBEADM_ARGS=";
+    let comment = format!("# --container-runtime-endpoint={OLD}\n{variable}");
+    let commented = files.replace(variable, &comment);
+    let longer = format!(
+        "{files}\nOTHER=--container-runtime-endpoint={OLD}2 --x--container-runtime-endpoint={OLD}"
+    );
+    for files in [&commented, &longer] {
+        shows(
+            files,
+            2,
+            expect![[r#"
+            kubelet: kubelet.service, kubeadm with the flag
+            endpoint /var/lib/kubelet/kubeadm-flags.env replace: the kubelet's endpoint unix:///run/containerd/containerd.sock becomes unix:///run/criswitch/criswitch.sock
+            would change: 4 steps
+        "#]],
+        );
+    }
+    let twice = format!("{files}\nOTHER=--container-runtime-endpoint={OLD}");
     shows(
         &twice,
         1,
@@ -139,6 +156,15 @@ KUBELET_ARGS=\"--v=2 \\
         kubelet: kubelet.service, flag in an environment file
         endpoint /etc/kubernetes/kubelet.env replace: the kubelet's endpoint unix:///run/containerd/containerd.sock becomes unix:///run/criswitch/criswitch.sock
         would change: 4 steps
+    "#]],
+    );
+    let made_at_boot = files.replace("/etc/kubernetes/kubelet.env", "/run/kubelet.env");
+    shows(
+        &made_at_boot,
+        1,
+        expect![[r#"
+        refused layout: /run/kubelet.env: the file has the endpoint and is made again at each boot, so a change would not last; try setting the endpoint where the file is made from
+        refused: 1 finding
     "#]],
     );
 }

@@ -4,6 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
+use criswitch_platform::paths::in_run;
+
 use super::finding::{Finding, report};
 use super::kubelet::{Kubelet, RUNTIME, RUNTIME_KEY};
 use super::kubelet_files::{KUBEADM_CONFIG, KUBEADM_FILES, KUBELET_DROP_IN, file_settings};
@@ -181,6 +183,12 @@ impl Layout {
             }
         };
         match changed {
+            Some(_) if in_run(&path).starts_with("/run") => report(
+                findings,
+                path.display(),
+                "the file has the endpoint and is made again at each boot, so a change would not last",
+                "setting the endpoint where the file is made from",
+            ),
             Some(changed) => _ = self.changes.insert(path, changed),
             None => report(
                 findings,
@@ -267,16 +275,30 @@ fn with_key(text: &str, switch: &str) -> Option<String> {
     Some(changed)
 }
 
-/// The text with the flag's new value; `None` if the text does not have the flag exactly once, or is not UTF-8.
+/// The text with the flag's new value; `None` if the text does not have the flag exactly once outside of comments, or
+/// is not UTF-8.
 fn with_flag(text: &str, flag: &Setting, switch: &str) -> Option<String> {
     let name = flag.before.trim_end_matches('=');
     let old = [' ', '='].map(|between| format!("{name}{between}{}", flag.value));
+    let is_comment = |before: &str| {
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        line.trim_start().starts_with(['#', ';'])
+    };
     let found: Vec<_> = old
         .iter()
-        .filter(|old| text.matches(*old).count() == 1)
+        .flat_map(|old| text.match_indices(old))
+        .filter_map(|(start, old)| Some((text.get(..start)?, text.get(start + old.len()..)?)))
+        // Text that only begins or ends like the flag is a different flag or value.
+        .filter(|(before, after)| {
+            !before.ends_with(|char: char| char.is_alphanumeric() || char == '-')
+                && !after.starts_with(|char: char| {
+                    !char.is_whitespace() && !['"', '\'', '\\'].contains(&char)
+                })
+                && !is_comment(before)
+        })
         .collect();
     match (found.as_slice(), text.contains('\u{fffd}')) {
-        ([old], false) => Some(text.replace(*old, &flag.instead(switch))),
+        ([(before, after)], false) => Some(format!("{before}{}{after}", flag.instead(switch))),
         _ => None,
     }
 }
