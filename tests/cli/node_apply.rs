@@ -135,6 +135,53 @@ pub(crate) fn status(machine: &Machine) -> Value {
 }
 
 #[test]
+fn links_of_a_configuration_lead_to_files_of_the_image() {
+    let (handlers, node_table) = SPEC.split_once("[node]").unwrap();
+    let machine = image()
+        .with("/opt/criswitch.toml", handlers)
+        .with("/opt/kata.toml", "[handlers]\nkata = '/run/kata.sock'\n");
+    for (link, target) in [
+        ("criswitch.toml", "criswitch"),
+        ("conf.d/kata.toml", "kata"),
+    ] {
+        let link = machine.at(&format!("/etc/criswitch/{link}"));
+        symlink(format!("/opt/{target}.toml"), link).unwrap();
+    }
+    let files = main_file(&format!("[node]{node_table}"));
+    let (program, spec) = (machine.at("/programs"), files.main());
+    let root = text(machine.root());
+    let source = ["--spec", text(&spec), "--programs", text(&program)];
+    let plan = [&["node", "plan", "--root", root][..], &source].concat();
+    let output = command(&plan).output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{shown}");
+    assert!(
+        shown.contains("backend \"kata\" (/run/kata.sock)"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_file_that_other_users_may_write_is_made_safe() {
+    let unit = "/etc/systemd/system/criswitch.socket";
+    let machine = image().with(unit, "");
+    let mode = || fs::metadata(machine.at(unit)).unwrap().mode() & 0o7777;
+    fs::set_permissions(machine.at(unit), fs::Permissions::from_mode(0o666)).unwrap();
+    let files = main_file(&SPEC.replace("'backend'", "'backend', 'existing-file'"));
+    let (program, spec) = (machine.at("/programs"), files.main());
+    let root = text(machine.root());
+    let source = ["--spec", text(&spec), "--programs", text(&program)];
+    let apply = [&["node", "apply", "--root", root][..], &source].concat();
+    assert!(command(&apply).status().unwrap().success());
+    assert_eq!(mode(), 0o644);
+    let installed = tree(machine.root());
+    assert!(command(&apply).status().unwrap().success());
+    assert_eq!(tree(machine.root()), installed);
+    succeeds(&machine, "undo");
+    assert_eq!(mode(), 0o666);
+}
+
+#[test]
 fn an_image_is_set_up_and_every_byte_comes_back() {
     let machine = image();
     let before = state(machine.root(), true);

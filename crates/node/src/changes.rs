@@ -76,7 +76,9 @@ impl Files<'_> {
             Content::File { bytes, mode } => PathState::File {
                 content: self.save(bytes, &format!("{name}.after"))?,
                 attributes: match &before {
-                    PathState::File { attributes, .. } => attributes.now(),
+                    // The kubelet's files keep the modes that others gave them.
+                    PathState::File { attributes, .. } if step == "endpoint" => attributes.now(),
+                    PathState::File { attributes, .. } => attributes.now().with_mode_like(*mode),
                     _ => self.new_attributes(path, *mode),
                 },
             },

@@ -69,7 +69,7 @@ impl<'a> MachineFacts<'a> {
     ) -> anyhow::Result<MachineFacts<'a>> {
         let root = Root::of(directory);
         let wanted = Wanted::find(specification, &root, || discover(directory));
-        let config = Config::load(&root.at(Path::new(DEFAULT_PATH)));
+        let config = present(&root);
         let mut kubelet_findings = Vec::new();
         let kubelet = Kubelet::read(&root, &mut kubelet_findings);
         let (nothing, mut next_findings) = (root::PlannedTexts::new(), Vec::new());
@@ -157,24 +157,13 @@ impl Wanted {
         root: &Root<'_>,
         discovered: impl FnOnce() -> anyhow::Result<String>,
     ) -> Result<Wanted, Vec<Finding>> {
-        let path = Path::new(DEFAULT_PATH);
-        if specification.configuration.is_none() && root.at(path).exists() {
-            let config = Config::load(&root.at(path)).map_err(findings_of)?;
+        if specification.configuration.is_none() && root.has(DEFAULT_PATH) {
+            let config = present(root)?;
             return Ok(Wanted { config, text: None });
         }
         let text = Wanted::text(specification, root, discovered).map_err(|found| vec![found])?;
-        let drop_ins = drop_ins(root).map_err(|error| {
-            let what = format!("cannot be read: {error}");
-            vec![Finding::new([DROP_INS], what, "")]
-        })?;
-        let mut texts = vec![(path, text.as_bytes())];
-        texts.extend(
-            drop_ins
-                .iter()
-                .map(|(path, bytes)| (path.as_path(), bytes.as_slice())),
-        );
         Ok(Wanted {
-            config: Config::of_texts(&texts).map_err(findings_of)?,
+            config: with_drop_ins(text.as_bytes(), root)?,
             text: Some(text),
         })
     }
@@ -195,6 +184,29 @@ impl Wanted {
         let hint = "[handlers] in the specification";
         Err(Finding::new([DEFAULT_PATH], undiscovered, hint))
     }
+}
+
+/// The configuration that the machine has now. Links in a mounted image lead to files of the image.
+fn present(root: &Root<'_>) -> Result<Config, Vec<Finding>> {
+    let bytes = disk::bytes(&root.real(Path::new(DEFAULT_PATH)))
+        .map_err(|error| vec![unreadable(DEFAULT_PATH, &error)])?;
+    with_drop_ins(&bytes, root)
+}
+
+/// The configuration with this text in its main file, and with the drop-ins of the machine.
+fn with_drop_ins(text: &[u8], root: &Root<'_>) -> Result<Config, Vec<Finding>> {
+    let drop_ins = drop_ins(root).map_err(|error| vec![unreadable(DROP_INS, &error)])?;
+    let drop_ins = drop_ins
+        .iter()
+        .map(|(path, bytes)| (path.as_path(), bytes.as_slice()));
+    let texts: Vec<_> = std::iter::once((Path::new(DEFAULT_PATH), text))
+        .chain(drop_ins)
+        .collect();
+    Config::of_texts(&texts).map_err(findings_of)
+}
+
+fn unreadable(path: &str, error: &io::Error) -> Finding {
+    Finding::new([path], format!("cannot be read: {error}"), "")
 }
 
 /// The paths and the bytes of the configuration's drop-ins.

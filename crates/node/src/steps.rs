@@ -68,7 +68,8 @@ pub(super) struct Change {
 }
 
 pub(super) enum Content {
-    /// The mode applies only if the file does not exist yet.
+    /// A file that exists keeps its mode, unless users other than the owner may write it, or it is a program that they
+    /// cannot run.
     File {
         bytes: Vec<u8>,
         mode: u32,

@@ -164,6 +164,14 @@ impl Attributes {
         }
     }
 
+    /// These attributes, without the permission of users other than the owner to write, and with those permissions to
+    /// execute that `mode` has.
+    #[must_use]
+    pub fn with_mode_like(self, mode: u32) -> Attributes {
+        let mode = self.mode & !0o022 | mode & 0o111;
+        Attributes { mode, ..self }
+    }
+
     /// Whether both attributes are equal, apart from the time of the last write and from labels of security modules
     /// such as SELinux, which change with a new policy.
     #[must_use]
