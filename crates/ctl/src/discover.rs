@@ -67,6 +67,16 @@ struct Discovered {
     others: Vec<PlannedBackend>,
 }
 
+impl Discovered {
+    fn places(&mut self) -> impl Iterator<Item = &mut SocketPlace> {
+        let backends = self.plan.backends.iter_mut().chain(&mut self.others);
+        backends
+            .map(|backend| &mut backend.place)
+            .chain(self.silent.iter_mut().map(|(place, _)| place))
+            .chain(&mut self.own)
+    }
+}
+
 impl DiscoverArguments {
     pub(super) fn run(&self) -> anyhow::Result<Verdict> {
         let is_narrow = !self.sockets.is_empty() && !self.all;
@@ -106,15 +116,12 @@ impl DiscoverArguments {
 
 /// The configuration for the runtimes that answer at the well-known paths below `root`.
 pub(super) fn configuration(root: &Path) -> anyhow::Result<String> {
-    let discovered = look(&[], false, None, root)?;
+    let mut discovered = look(&[], false, None, root)?;
     if discovered.plan.backends.is_empty() {
         bail!("{}", nothing(&discovered));
     }
-    let text = text::text(&discovered, &notes::notes(&discovered));
-    Ok(match root.to_str().map(|root| root.trim_end_matches('/')) {
-        Some(below) if !below.is_empty() => text.replace(below, ""),
-        _ => text,
-    })
+    discovered.places().for_each(|place| place.strip(root));
+    Ok(text::text(&discovered, &notes::notes(&discovered)))
 }
 
 /// Asks all sockets. If `is_narrow`, only those of `sockets` become backends.

@@ -95,6 +95,15 @@ impl SocketPlace {
             && !self.socket.to_string().contains(char::is_control)
     }
 
+    /// Turns the paths below `root` into paths of the machine whose `/` is `root`.
+    pub(super) fn strip(&mut self, root: &Path) {
+        for socket in std::iter::once(&mut self.socket).chain(&mut self.also) {
+            let path = socket.path().strip_prefix(root).ok();
+            let path = path.and_then(|path| Address::parse(&format!("/{}", path.to_str()?)).ok());
+            *socket = path.unwrap_or_else(|| socket.clone());
+        }
+    }
+
     fn is_also(&mut self, socket: Address, known_as: Option<&'static str>) {
         self.known_as = self.known_as.or(known_as);
         if self.socket != socket && !self.also.contains(&socket) {
@@ -149,4 +158,31 @@ fn label_of(text: &str) -> Option<String> {
         .collect();
     let label = kept.trim_matches('-');
     (!label.is_empty()).then(|| label.to_owned())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_is_removed_only_at_the_beginning_of_a_path() {
+        for (root, socket) in [
+            ("/r", "/r/run/r/r.sock"),
+            ("/r/", "/r/run/r/r.sock"),
+            ("/", "/run/r/r.sock"),
+        ] {
+            let mut place = SocketPlace {
+                name: "r".to_owned(),
+                socket: Address::parse(socket).unwrap(),
+                is_named: false,
+                also: vec![Address::parse("/other/r.sock").unwrap()],
+                state: PlaceState::Socket,
+                file: None,
+                known_as: None,
+            };
+            place.strip(Path::new(root));
+            assert_eq!(place.socket.to_string(), "/run/r/r.sock");
+            assert_eq!(place.also[0].to_string(), "/other/r.sock");
+        }
+    }
 }
