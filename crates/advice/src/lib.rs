@@ -207,13 +207,13 @@ impl Facts {
     /// Whether the kubelet is known to allow this sysctl.
     fn allows(&self, sysctl: &str) -> bool {
         let name = sysctl.replace('/', ".");
-        let mut allowed = self.allowed_sysctls.iter().flatten();
-        allowed.any(
-            |allowed| match allowed.replace('/', ".").strip_suffix('*') {
+        self.allowed_sysctls.iter().flatten().any(|allowed| {
+            let allowed = allowed.replace('/', ".");
+            match allowed.strip_suffix('*') {
                 Some(beginning) => name.starts_with(beginning),
-                None => name == *allowed,
-            },
-        )
+                None => name == allowed,
+            }
+        })
     }
 }
 
@@ -354,6 +354,25 @@ mod tests {
                 assert!(
                     sentence.ends_with('.') && !sentence.contains('\n'),
                     "{id}: {sentence}"
+    #[test]
+    fn a_sysctl_is_allowed_in_both_spellings() {
+        for allowed in [
+            "net/core/somaxconn",
+            "net.core.somaxconn",
+            "net/core/*",
+            "net.core.*",
+        ] {
+            let facts = Facts {
+                allowed_sysctls: Some(vec![allowed.to_owned()]),
+                ..Facts::default()
+            };
+            for sysctl in ["net.core.somaxconn", "net/core/somaxconn"] {
+                assert!(facts.allows(sysctl), "{allowed} {sysctl}");
+            }
+            assert!(!facts.allows("net.ipv4.tcp_mem"), "{allowed}");
+        }
+    }
+
                 );
             }
             let is_seen = limit
