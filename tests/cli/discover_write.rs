@@ -150,6 +150,7 @@ async fn programs_get_the_same_as_json() {
                 ],
                 "lackingRpcs": [],
                 "runtime": "containerd",
+                "unansweredRpcs": [],
                 "unknownFeatures": [],
                 "version": "2.4.2"
               },
@@ -183,6 +184,7 @@ async fn programs_get_the_same_as_json() {
                 ],
                 "lackingRpcs": [],
                 "runtime": "cri-o",
+                "unansweredRpcs": [],
                 "unknownFeatures": [],
                 "version": "1.37.0"
               },

@@ -307,6 +307,7 @@ async fn the_json_of_a_probe_has_the_answers() {
           ],
           "lackingRpcs": [],
           "runtime": "containerd",
+          "unansweredRpcs": [],
           "unknownFeatures": [],
           "version": "2.4.2"
         }"#]]
@@ -589,6 +590,18 @@ async fn a_backend_that_does_not_answer_fails_the_probe_after_3_seconds() {
         "#]],
     )
     .await;
+}
+
+#[tokio::test]
+async fn a_call_without_an_answer_is_unknown_and_not_there() {
+    let sim = containerd();
+    sim.hold("ListPodSandboxStats");
+    let node = Node::new().with("a", sim);
+    let outcome = node.probe(&[], ONE).await;
+    let words = "backend \"runc\" did not answer ListPodSandboxStats in time, so it is unknown whether it lacks";
+    let shown = outcome.stdout.replace('\n', " ");
+    assert!(shown.contains(words), "{shown}");
+    assert_eq!(outcome.code, 0, "{shown}");
 }
 
 #[tokio::test]

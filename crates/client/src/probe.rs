@@ -81,6 +81,9 @@ pub struct Probed {
     pub pods: Vec<PodSandbox>,
     /// The RPCs that the backend lacks, among those with a [`Row::probe_request`]. `PullImage`, for example, has none.
     pub lacking: BTreeSet<&'static str>,
+    /// The RPCs that the backend did not answer in time, so that it may lack them. The call for events is never among
+    /// them: it has no answer until there is an event.
+    pub unanswered: BTreeSet<&'static str>,
     /// The image of the backend's pod sandboxes (the pause image), if the backend's store has it and does not pin it.
     /// `None` otherwise, or if this is unknown.
     pub unpinned_pause_image: Option<String>,
@@ -290,6 +293,7 @@ pub fn found_json(found: &Probed) -> Value {
         "unknownFeatures": found.unknown_feature_names(),
         "handlers": found.handler_names(),
         "lackingRpcs": found.lacking,
+        "unansweredRpcs": found.unanswered,
     })
 }
 
@@ -401,7 +405,12 @@ async fn ask(
         tokio::time::timeout(OPTIONAL_WAIT, rest),
         tokio::time::timeout(OPTIONAL_WAIT, unpinned),
     );
+    let unanswered = ROWS.iter().filter(|row| {
+        let is_asked = row.probe_request().is_some() && row.name != rpc::EVENTS.name;
+        is_asked && replies.iter().all(|reply| reply.rpc != row.name)
+    });
     Ok(Probed {
+        unanswered: unanswered.map(|row| row.name).collect(),
         lacking: replies.iter().filter_map(|reply| reply.lacking).collect(),
         unknown_features: replies
             .into_iter()

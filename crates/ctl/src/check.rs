@@ -133,6 +133,7 @@ pub(super) fn text(
 /// The faults that the probes found.
 fn probe_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
     [
+            unanswered(&config.table, probes),
         backend_faults,
         missing_handlers,
         other_kinds,
@@ -425,6 +426,18 @@ fn other_kinds(table: &Table, probes: &[Probe]) -> Vec<String> {
             let kind = row.kind.filter(|kind| *kind != RuntimeKind::Other)?;
             let found = probe_of(table, probes, row.backend)?.as_ref().ok()?;
             let started = found.runtime(&row.backend_handler)?.kind?;
+/// The RPCs that each backend did not answer, so that it is unknown whether it lacks them.
+fn unanswered(table: &Table, probes: &[Probe]) -> Vec<String> {
+    answered(table, probes)
+        .into_iter()
+        .filter(|(_, found)| !found.unanswered.is_empty())
+        .map(|(name, found)| {
+            let rpcs = Vec::from_iter(found.unanswered.iter().copied()).join(", ");
+            format!("backend {name:?} did not answer {rpcs} in time, so it is unknown whether it lacks them")
+        })
+        .collect()
+}
+
             let is_same = kind == started || plain.contains(&kind) && plain.contains(&started);
             (!is_same).then(|| (&row.name, kind, started.title()))
         })
