@@ -369,3 +369,29 @@ fn check_warns_of_backends_whose_absence_would_make_lists_fail_after_a_restart()
     warning.assert_eq(&check());
     assert_eq!(fs::read(register).unwrap(), b"damaged");
 }
+
+#[cfg(unix)] // The daemon is a script.
+#[test]
+fn a_configuration_that_the_daemon_rejects_is_a_problem() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let [program, daemon] = ["criswitch", "criswitchd"].map(|name| folder.path().join(name));
+    fs::copy(env!("CARGO_BIN_EXE_criswitch"), &program).unwrap();
+    fs::write(&daemon, "#!/bin/sh\necho no >&2\nexit 78\n").unwrap();
+    fs::set_permissions(&daemon, fs::Permissions::from_mode(0o755)).unwrap();
+    let files = main_file(TABLE);
+    let what = "the daemon beside this program rejects this configuration (exit status: 78): no";
+    for (format, end) in [
+        ("wide", "; 1 problem on this node\n"),
+        ("json", "}\n"),
+        ("name", "runc\n"),
+    ] {
+        let mut check = std::process::Command::new(&program);
+        check.args(["check", "-o", format, "--config", text(&files.main())]);
+        let output = check.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{format}");
+        let shown = [output.stderr, output.stdout].map(|text| String::from_utf8(text).unwrap());
+        assert!(shown.concat().contains(what), "{shown:?}");
+        assert!(shown[1].ends_with(end), "{shown:?}");
+    }
+}

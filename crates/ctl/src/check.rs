@@ -35,6 +35,9 @@ const BACKENDS: [&str; 7] =
 /// The line of a problem is shown below the problem if the line has fewer characters than this.
 const WIDEST: usize = 76;
 
+/// The notes of the daemon about a configuration, or why it rejects the configuration.
+type DaemonAnswer = Result<Vec<String>, String>;
+
 /// The arguments of `criswitch check`.
 #[derive(Args)]
 pub(super) struct CheckArguments {
@@ -81,34 +84,42 @@ impl CheckArguments {
             .node
             .then(|| machine::look(&config, answers.as_deref(), self.probe, &self.root));
         let probes = answers.as_deref().filter(|_| self.probe);
+        let daemon = daemon::check(&config.path);
         print(match self.output.encoding() {
-            Some(encoding) => encoding.document(json(&config, probes, node.as_ref()))?,
+            Some(encoding) => encoding.document(json(&config, &daemon, probes, node.as_ref()))?,
             None if self.output.is_names() => {
-                let problems = problems(&config, probes, node.as_ref());
+                let problems = problems(&config, &daemon, probes, node.as_ref());
                 let lines = problems.iter().filter_map(|it| it["what"].as_str());
                 terminal::complain(&output::names(lines));
                 names(&config).into()
             }
-            None => text(&config, probes, node.as_ref(), self.output.is_wide())?.into(),
+            None => {
+                let is_wide = self.output.is_wide();
+                text(&config, &daemon, probes, node.as_ref(), is_wide)?.into()
+            }
         })?;
-        Ok(Verdict::of(faults(&config, probes, node.as_ref()) == 0))
+        Ok(Verdict::of(
+            faults(&config, &daemon, probes, node.as_ref()) == 0,
+        ))
     }
 }
 
 /// The text output for a valid configuration.
-pub(super) fn text(
+fn text(
     config: &Config,
+    daemon: &DaemonAnswer,
     probes: Option<&[Probe]>,
     node: Option<&Node>,
     is_wide: bool,
 ) -> anyhow::Result<String> {
-    let notes = notes(config);
+    let notes = notes(config, daemon);
+    let lines = notes.iter().chain(daemon.as_ref().err());
     let mut parts = vec![
         files(config),
         settings(config)?,
         handlers(&config.table, is_wide)?,
         backends(&config.table, is_wide)?,
-        terminal::wrapped(&output::names(&notes)),
+        terminal::wrapped(&output::names(lines)),
     ];
     if let Some(probes) = probes {
         parts.push(answers(&config.table, probes)?);
@@ -122,18 +133,18 @@ pub(super) fn text(
                 .map(Consequence::line)
                 .collect(),
             lacking_optional(&config.table, probes),
+            unanswered(&config.table, probes),
         ];
         parts.extend(lines.map(|lines| terminal::wrapped(&output::names(lines))));
     }
     parts.extend(node.map(Node::text).transpose()?);
-    parts.push(verdict(notes.len(), faults(config, probes, node)));
+    parts.push(verdict(notes.len(), faults(config, daemon, probes, node)));
     Ok(terminal::paragraphs(parts))
 }
 
 /// The faults that the probes found.
 fn probe_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
     [
-            unanswered(&config.table, probes),
         backend_faults,
         missing_handlers,
         other_kinds,
@@ -152,36 +163,40 @@ fn wrong(table: &Table, probes: &[Probe]) -> Vec<String> {
         .concat()
 }
 
-/// The problems that the probes and the check of the machine found, as JSON. `-o json`, `-o yaml` and `-o name` use
-/// them.
-pub(super) fn problems(
+/// The problems that the daemon, the probes and the check of the machine found, as JSON. `-o json`, `-o yaml` and
+/// `-o name` use them.
+fn problems(
     config: &Config,
+    daemon: &DaemonAnswer,
     probes: Option<&[Probe]>,
     node: Option<&Node>,
 ) -> Vec<Value> {
+    let probes = probes.into_iter();
     probes
-        .into_iter()
         .flat_map(|probes| wrong(&config.table, probes))
+        .chain(daemon.clone().err())
         .map(|wrong| output::problem(&wrong))
         .chain(node.into_iter().flat_map(Node::problems))
         .collect()
 }
 
 /// Warnings about a configuration that is valid.
-fn notes(config: &Config) -> Vec<String> {
-    [
-        config.notes.clone(),
-        config.advice(),
-        daemon::check(&config.path),
-    ]
-    .concat()
+fn notes(config: &Config, daemon: &DaemonAnswer) -> Vec<String> {
+    let of_daemon = daemon.clone().unwrap_or_default();
+    [config.notes.clone(), config.advice(), of_daemon].concat()
 }
 
-/// The number of problems of the backends and the node. `None` means not checked. An unexpected user of a socket is
-/// only a warning, which does not count.
-pub(super) fn faults(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> usize {
+/// The number of problems of the daemon, the backends and the node. `None` means not checked. An unexpected user of a
+/// socket is only a warning, which does not count.
+fn faults(
+    config: &Config,
+    daemon: &DaemonAnswer,
+    probes: Option<&[Probe]>,
+    node: Option<&Node>,
+) -> usize {
+    let of_daemon = usize::from(daemon.is_err());
     let of_backends = probes.map_or(0, |probes| probe_faults(&config.table, probes).len());
-    of_backends + node.map_or(0, |node| node.problems().len())
+    of_daemon + of_backends + node.map_or(0, |node| node.problems().len())
 }
 
 /// The last line of the text output for a valid configuration.
@@ -232,7 +247,12 @@ pub(super) fn names(config: &Config) -> String {
 }
 
 /// The JSON output. The name of a duration or size ends with the unit.
-pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> Value {
+fn json(
+    config: &Config,
+    daemon: &DaemonAnswer,
+    probes: Option<&[Probe]>,
+    node: Option<&Node>,
+) -> Value {
     let table = &config.table;
     let handlers = table.handlers.iter().map(|row| {
         json!({
@@ -254,9 +274,9 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node
     // The name of a file may be invalid UTF-8, which JSON cannot contain.
     let files = config.files.iter().map(|file| file.display().to_string());
     let rest = json!({
-        "problems": problems(config, probes, node),
+        "problems": problems(config, daemon, probes, node),
         "moreProblems": 0,
-        "notes": notes(config),
+        "notes": notes(config, daemon),
         "files": files.collect::<Vec<_>>(),
         "hash": config.hash,
         "handlers": handlers.collect::<Vec<_>>(),
@@ -406,6 +426,18 @@ fn lacking_optional(table: &Table, probes: &[Probe]) -> Vec<String> {
         .collect()
 }
 
+/// The RPCs that each backend did not answer, so that it is unknown whether it lacks them.
+fn unanswered(table: &Table, probes: &[Probe]) -> Vec<String> {
+    answered(table, probes)
+        .into_iter()
+        .filter(|(_, found)| !found.unanswered.is_empty())
+        .map(|(name, found)| {
+            let rpcs = Vec::from_iter(found.unanswered.iter().copied()).join(", ");
+            format!("backend {name:?} did not answer {rpcs} in time, so it is unknown whether it lacks them")
+        })
+        .collect()
+}
+
 fn missing_handlers(table: &Table, probes: &[Probe]) -> Vec<String> {
     table
         .handlers
@@ -426,18 +458,6 @@ fn other_kinds(table: &Table, probes: &[Probe]) -> Vec<String> {
             let kind = row.kind.filter(|kind| *kind != RuntimeKind::Other)?;
             let found = probe_of(table, probes, row.backend)?.as_ref().ok()?;
             let started = found.runtime(&row.backend_handler)?.kind?;
-/// The RPCs that each backend did not answer, so that it is unknown whether it lacks them.
-fn unanswered(table: &Table, probes: &[Probe]) -> Vec<String> {
-    answered(table, probes)
-        .into_iter()
-        .filter(|(_, found)| !found.unanswered.is_empty())
-        .map(|(name, found)| {
-            let rpcs = Vec::from_iter(found.unanswered.iter().copied()).join(", ");
-            format!("backend {name:?} did not answer {rpcs} in time, so it is unknown whether it lacks them")
-        })
-        .collect()
-}
-
             let is_same = kind == started || plain.contains(&kind) && plain.contains(&started);
             (!is_same).then(|| (&row.name, kind, started.title()))
         })

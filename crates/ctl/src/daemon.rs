@@ -52,19 +52,26 @@ pub(super) fn serves() -> anyhow::Error {
 }
 
 /// Runs `criswitchd --check`, which reads the saved state and finds the lists that would fail after a start with the
-/// configuration at `path`. Returns a sentence for each, or the reason why the check failed.
-pub(super) fn check(path: &Path) -> Vec<String> {
-    match run(&["--check".as_ref(), "--config".as_ref(), path.as_os_str()]) {
-        Ok(output) if output.status.success() => lines(&output.stderr),
-        Ok(output) => vec![format!(
-            "the daemon beside this program rejects this configuration ({}): {}",
-            output.status,
-            lines(&output.stderr).join("; ")
-        )],
-        Err(error) => vec![format!(
-            "not known whether a restart would make lists fail: {error:#}"
-        )],
-    }
+/// configuration at `path`. Returns a sentence for each, or the reason why this is unknown.
+///
+/// # Errors
+/// The daemon rejects the configuration, so it would not start.
+pub(super) fn check(path: &Path) -> Result<Vec<String>, String> {
+    Ok(
+        match run(&["--check".as_ref(), "--config".as_ref(), path.as_os_str()]) {
+            Ok(output) if output.status.success() => lines(&output.stderr),
+            Ok(output) => {
+                return Err(format!(
+                    "the daemon beside this program rejects this configuration ({}): {}",
+                    output.status,
+                    lines(&output.stderr).join("; ")
+                ));
+            }
+            Err(error) => vec![format!(
+                "not known whether a restart would make lists fail: {error:#}"
+            )],
+        },
+    )
 }
 
 /// The difference between the versions of the two programs, as a sentence; `None` if they are the same.
