@@ -151,12 +151,13 @@ fn check_warns_of_valid_settings_that_are_probably_mistakes() {
 #[test]
 fn check_warns_of_the_socket_of_a_program_without_the_cri() {
     let warnings = warnings(
-        "default_handler = 'runc'\n[handlers]\nrunc = '/var/run/docker.sock'\ncri = '/run/cri-dockerd.sock'",
+        "default_handler = 'runc'\n[handlers]\nrunc = '/var/run/docker.sock'\ncri = '/run/cri-dockerd.sock'\nnri = '/run/nri/nri.sock'",
     );
     expect![[r#"
         criswitch.toml:3: backend "runc" is the socket of Docker, which has no CRI; try the socket of containerd or of cri-dockerd
+        criswitch.toml:5: backend "nri" is the socket of NRI, which has no CRI; try the socket of the runtime itself
 
-        configuration is valid, with 1 warning
+        configuration is valid, with 2 warnings
     "#]]
     .assert_eq(&warnings);
 }

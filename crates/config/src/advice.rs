@@ -11,7 +11,7 @@ use super::{Config, disk, keys, value};
 const KUBELET_MESSAGE: usize = 16 << 20;
 
 /// File names of sockets that do not serve the CRI, each with the program that serves it and the socket to use instead.
-const WITHOUT_CRI: [(&str, &str, &str); 4] = [
+const WITHOUT_CRI: [(&str, &str, &str); 5] = [
     (
         "buildkitd.sock",
         "BuildKit",
@@ -27,6 +27,7 @@ const WITHOUT_CRI: [(&str, &str, &str); 4] = [
         "Docker",
         "the socket of containerd or of cri-dockerd",
     ),
+    ("nri.sock", "NRI", "the socket of the runtime itself"),
     ("podman.sock", "Podman", "the socket of CRI-O"),
 ];
 
