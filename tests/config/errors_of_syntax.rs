@@ -215,8 +215,8 @@ fn invalid_toml_is_reported_once_per_line() {
     fails_with(
         "default_handler = runc\n[handlers\nrunc = '/run/a.sock\n= 3\nx y = 2\n",
         expect![[r#"
-            criswitch.toml:1:19: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line
-            criswitch.toml:2:10: not valid TOML: unclosed table, expected `]`; try key = "value", each on one line
+            criswitch.toml:1:19: not valid TOML: string values must be quoted, expected literal string; try text in quotes
+            criswitch.toml:2:10: not valid TOML: unclosed table, expected `]`; try ] at the end of the header
             criswitch.toml:4:1: not valid TOML: unquoted keys cannot be empty, expected letters, numbers, `-`, `_`; try key = "value", each on one line
             criswitch.toml:5:3: not valid TOML: key with no value, expected `=`; try key = "value", each on one line"#]],
     );
@@ -226,6 +226,12 @@ fn invalid_toml_is_reported_once_per_line() {
             criswitch.toml:2:1: not valid TOML: duplicate key "default_handler", which is already at criswitch.toml:1:1; try removing one of the two
             criswitch.toml:7:1: not valid TOML: duplicate key "a", which is already at criswitch.toml:6:1; try removing one of the two
             criswitch.toml:8:2: not valid TOML: duplicate key "handlers"; try moving its rows below the first one"#]],
+    );
+    fails_with(
+        "[handlers]\nrunc = \"\\\\.\\pipe\\containerd\"\nkata = \"/run/kata.sock\n",
+        expect![[r#"
+            criswitch.toml:2:13: not valid TOML: missing escaped value, expected `b`, `e`, `f`, `n`, `r`, `\`, `"`, `x`, `u`, `U`; try single quotes, in which \ is no escape
+            criswitch.toml:3:23: not valid TOML: invalid basic string, expected `"`; try a quote at the end of the text"#]],
     );
 }
 
@@ -243,7 +249,7 @@ fn invalid_toml_hides_no_problem_of_another_file_and_adds_none() {
             ),
         ],
         expect![[r#"
-            criswitch.toml:1:19: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line
+            criswitch.toml:1:19: not valid TOML: string values must be quoted, expected literal string; try text in quotes
             conf.d/a.toml:1:20: "soon" is not a duration: expected number at 0; try "10s""#]],
     );
     files_fail_with(
@@ -256,7 +262,7 @@ fn invalid_toml_hides_no_problem_of_another_file_and_adds_none() {
         ],
         expect![[r#"
             criswitch.toml:2:15: "max_message" is an integer, not a string; try "1MiB"
-            conf.d/a.toml:2:8: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line"#]],
+            conf.d/a.toml:2:8: not valid TOML: string values must be quoted, expected literal string; try text in quotes"#]],
     );
 }
 
@@ -345,7 +351,7 @@ fn each_slip_of_another_language_has_its_own_hint() {
         ("watch =\u{a0}true", "try blanks instead of no-break spaces"),
         ("watch = true;", "try the line without the ; at its end"),
         ("// a comment", "try # for a comment"),
-        ("kata = unix:///run/kata.sock", "try key = \"value\""),
+        ("kata = unix:///run/kata.sock", "try text in quotes"),
         ("watch = true // a comment", "try # for a comment"),
         ("allow_uids = 1000", "try [1000]"),
         ("imports = ['/x']", "try files in the directory conf.d"),

@@ -470,6 +470,17 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
         (&["\u{a0}"], "blanks instead of no-break spaces"),
         (&[" //"], "# for a comment"),
     ];
+    /// The beginnings of messages of the parser.
+    const MESSAGES: [(&str, &str); 5] = [
+        ("invalid basic string", "a quote at the end of the text"),
+        ("missing comma", "a comma between the keys"),
+        (
+            "missing escaped value",
+            "single quotes, in which \\ is no escape",
+        ),
+        ("string values must be quoted", "text in quotes"),
+        ("unclosed table", "] at the end of the header"),
+    ];
     const BOOLEANS: [&str; 10] = [
         "False", "No", "Off", "On", "True", "Yes", "no", "off", "on", "yes",
     ];
@@ -487,8 +498,10 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
         None if value.is_some_and(|value| BOOLEANS.contains(&value)) => "true or false",
         None if line.ends_with(';') => "the line without the ; at its end",
         None if line.ends_with(',') => "the line without the , at its end",
-        None if message.starts_with("missing comma") => "a comma between the keys",
-        None => "key = \"value\", each on one line",
+        None => MESSAGES
+            .into_iter()
+            .find(|(start, _)| message.starts_with(start))
+            .map_or("key = \"value\", each on one line", |(_, hint)| hint),
     }
 }
 
