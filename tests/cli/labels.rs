@@ -93,6 +93,16 @@ async fn a_template_has_the_labels_of_handlers_and_the_taints_in_the_form_of_the
     )
     .await;
     assert_eq!((tags.code, tags.stderr.as_str()), (0, ""));
+    for (template, effect, code) in [
+        ("cluster-autoscaler", "NoExecute", 1),
+        ("karpenter", "NoExecute", 0),
+        ("karpenter", "NoSchedule", 1),
+    ] {
+        let again = format!("--taint=sandboxed=other:{effect}");
+        let more = ["--template", template, &again];
+        let outcome = labels(&node, &[&more[..], &taints].concat()).await;
+        assert_eq!(outcome.code, code, "{}", outcome.stderr);
+    }
     expect![[r#"
         k8s.io/cluster-autoscaler/node-template/label/criswitch.io/handler.runc=true
         k8s.io/cluster-autoscaler/node-template/taint/sandboxed=true:NoSchedule

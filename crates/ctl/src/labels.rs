@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use criswitch_client::arguments::Daemon;
 use criswitch_client::exit::Verdict;
@@ -64,6 +64,7 @@ impl LabelsArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         let labels = block_on(ask(&self.daemon))?;
         if let Some(template) = self.template {
+            template.judge(&self.taints)?;
             print(template.of(&labels, &self.taints)?)?;
             terminal::complain(&output::names(&labels.notes));
             return Ok(Verdict::Fine);
@@ -88,6 +89,31 @@ impl LabelsArguments {
 }
 
 impl Template {
+    /// # Errors
+    /// Two of the taints cannot be on one node, or their tags would have the same key.
+    fn judge(self, taints: &[Taint]) -> anyhow::Result<()> {
+        let is_tag = matches!(self, Template::ClusterAutoscaler);
+        let clashes = |one: &Taint, other: &Taint| {
+            one.key == other.key && (is_tag || one.effect == other.effect)
+        };
+        for (index, taint) in taints.iter().enumerate() {
+            ensure!(
+                taints
+                    .iter()
+                    .take(index)
+                    .all(|before| !clashes(before, taint)),
+                "--taint {} is given twice{}; try one of the two",
+                taint.key,
+                if is_tag {
+                    ", and a tag has one value"
+                } else {
+                    " with the same effect"
+                }
+            );
+        }
+        Ok(())
+    }
+
     fn of(self, labels: &NodeLabels, taints: &[Taint]) -> anyhow::Result<String> {
         let labels = labels
             .labels
