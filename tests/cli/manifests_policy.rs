@@ -271,3 +271,25 @@ fn the_policy_of_default_classes_is_the_same_for_every_configuration() {
     let outcome = run(&["manifests", "--policy=nosuch", "--config", text(&path)]);
     assert_eq!(outcome.code, 64, "{}", outcome.stderr);
 }
+
+#[test]
+fn policies_without_a_name_of_their_own_are_an_error() {
+    let kata = "default_handler = 'kata'\n[handlers]\nkata = '/run/kata.sock'\n";
+    let long = "a".repeat(60);
+    let long = format!("{long}.{long}.{long}.{long}.a");
+    for (row, problem) in [
+        (
+            "kata-warnings = { socket = '/run/kata.sock', kind = 'kata' }".to_owned(),
+            "two policies would have the name criswitch-kata-warnings; set a different class",
+        ),
+        (
+            format!("long = {{ socket = '/run/kata.sock', kind = 'kata', class = '{long}' }}"),
+            "has more than 253 characters; set a shorter class",
+        ),
+    ] {
+        let files = main_file(&format!("{kata}{row}"));
+        let outcome = run(&["manifests", "--policy", "--config", text(&files.main())]);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+        assert!(outcome.stderr.contains(problem), "{}", outcome.stderr);
+    }
+}

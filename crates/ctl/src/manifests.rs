@@ -102,7 +102,7 @@ impl Objects {
         let rows = config.table.handlers.iter();
         Ok(match self {
             Objects::RuntimeClasses => rows.map(|row| runtime_class(row, config)).collect(),
-            Objects::Policies => policy::objects(&config.table),
+            Objects::Policies => policy::objects(&config.table)?,
             Objects::DefaultClass => serde_saphyr::from_multiple(DEFAULT_CLASS)?,
         })
     }

@@ -1,11 +1,16 @@
 //! `criswitch manifests --policy`: ValidatingAdmissionPolicies from the table of known limits. Calls no backend.
 
+use std::collections::BTreeSet;
+
+use anyhow::ensure;
 use criswitch_advice::{Effect, LIMITS, Limit, VARIABLES};
 use criswitch_config::{Handler, RuntimeKind, Table};
 use serde_json::{Value, json};
 
 use super::metadata;
 
+/// The largest length of a name, in characters.
+const MOST_OF_NAME: usize = 253;
 /// The version of the objects.
 const API: &str = "admissionregistration.k8s.io/v1";
 
@@ -36,20 +41,38 @@ const POLICIES: [Policy; 2] = [
 
 /// The policies of all handlers, each followed by its binding. Policies for gVisor and Kata Containers come first,
 /// because they reject the most pods.
-pub(super) fn objects(table: &Table) -> Vec<Value> {
+///
+/// # Errors
+/// A policy would have no valid name, or the name of a different policy.
+pub(super) fn objects(table: &Table) -> anyhow::Result<Vec<Value>> {
     let mut rows: Vec<_> = table
         .handlers
         .iter()
         .filter_map(|row| Some((row, kind(row)?)))
         .collect();
     rows.sort_by_key(|(_, kind)| ![RuntimeKind::Gvisor, RuntimeKind::Kata].contains(kind));
-    rows.into_iter()
+    let objects: Vec<_> = rows
+        .into_iter()
         .flat_map(|(row, kind)| {
             POLICIES
                 .iter()
                 .flat_map(move |policy| policy.objects(row.class(), kind))
         })
-        .collect()
+        .collect();
+    let mut names = BTreeSet::new();
+    for policy in objects.iter().step_by(2) {
+        let name = policy.pointer("/metadata/name").and_then(Value::as_str);
+        let name = name.unwrap_or_default();
+        ensure!(
+            name.len() <= MOST_OF_NAME,
+            "the name of policy {name} has more than {MOST_OF_NAME} characters; set a shorter class in the row of the handler"
+        );
+        ensure!(
+            names.insert(name),
+            "two policies would have the name {name}; set a different class in the row of one of the handlers"
+        );
+    }
+    Ok(objects)
 }
 
 /// One line for each handler without a policy.
