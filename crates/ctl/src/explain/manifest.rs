@@ -134,7 +134,10 @@ fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let shown = path.display();
     let entries = fs::read_dir(path).with_context(|| format!("cannot read {shown}"))?;
     let mut files: Vec<_> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
+        .map(|entry| Ok(entry?.path()))
+        .collect::<io::Result<Vec<_>>>()
+        .with_context(|| format!("cannot read {shown}"))?
+        .into_iter()
         .filter(|path| {
             let end = path.extension().and_then(|end| end.to_str());
             let is_other = fs::metadata(path).is_ok_and(|it| !it.is_file());

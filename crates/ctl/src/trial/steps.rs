@@ -27,7 +27,7 @@ pub(super) struct EndedStep {
 pub(super) struct Steps {
     prints: bool,
     pub(super) done: Vec<EndedStep>,
-    /// Why the last line was not printed.
+    /// The error of the first line that was not printed.
     unprinted: Cell<Option<anyhow::Error>>,
     current: Option<(&'static str, Instant)>,
 }
@@ -82,12 +82,14 @@ impl Steps {
     pub(super) fn print(&self, line: &str) {
         if self.prints {
             // A failed write must not prevent the removal of the pod.
-            self.unprinted.set(is_read(&wrapped(line).into()).err());
+            let printed = self.printed();
+            self.unprinted
+                .set(printed.and(is_read(&wrapped(line).into())).err());
         }
     }
 
     /// # Errors
-    /// The last line was not printed.
+    /// A line was not printed.
     pub(super) fn printed(&self) -> anyhow::Result<()> {
         self.unprinted.take().map_or(Ok(()), Err)
     }
