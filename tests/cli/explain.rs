@@ -201,7 +201,7 @@ async fn pods_of_workloads_are_checked_with_the_fields_of_their_file() {
 async fn a_backend_that_does_not_answer_and_an_unknown_class_are_named() {
     let mut node = Node::start();
     node.table = TABLE.replace("SOCKETS/b", "SOCKETS/absent");
-    let pod = "{ kind: Pod, metadata: { name: web }, spec: { runtimeClassName: nosuch, containers: [{ name: c }] } }";
+    let pod = "{ kind: Pod, metadata: { name: web }, spec: { runtimeClassName: nosuch, containers: [{ name: c, image: i }] } }";
     let outcome = node.explain(&[], pod).await;
     assert_eq!(outcome.code, 1, "{}", outcome.stderr);
     let shown = outcome.stdout;
@@ -224,7 +224,7 @@ async fn a_field_that_needs_a_feature_is_undecided_while_the_backend_does_not_an
         "securityContext: { supplementalGroupsPolicy: Strict }",
     ] {
         let pod = format!(
-            "{{ kind: Pod, metadata: {{ name: web }}, spec: {{ {field}, containers: [{{ name: c }}] }} }}"
+            "{{ kind: Pod, metadata: {{ name: web }}, spec: {{ {field}, containers: [{{ name: c, image: i }}] }} }}"
         );
         let json = node.json(&pod, 1).await;
         let pod = &json["pods"][0];
@@ -238,7 +238,7 @@ async fn a_field_that_needs_a_feature_is_undecided_while_the_backend_does_not_an
         let why = "backend \"containerd\" does not answer, so limits that depend on its features are unknown";
         assert_eq!(runc["why"], why);
     }
-    let pod = "{ kind: Pod, metadata: { name: web }, spec: { hostUsers: false, containers: [{ name: c }] } }";
+    let pod = "{ kind: Pod, metadata: { name: web }, spec: { hostUsers: false, containers: [{ name: c, image: i }] } }";
     let shown = node.explain(&[], pod).await.stdout;
     let row = shown
         .lines()
@@ -249,7 +249,8 @@ async fn a_field_that_needs_a_feature_is_undecided_while_the_backend_does_not_an
         "{shown}"
     );
     // A pod that sets none of these fields fits.
-    let pod = "{ kind: Pod, metadata: { name: web }, spec: { containers: [{ name: c }] } }";
+    let pod =
+        "{ kind: Pod, metadata: { name: web }, spec: { containers: [{ name: c, image: i }] } }";
     assert_eq!(node.json(pod, 0).await["pods"][0]["fits"], true);
 }
 
@@ -264,7 +265,7 @@ async fn a_handler_of_an_unknown_kind_comes_after_the_fitting_ones_of_a_known_ki
         folder,
         table: table.to_owned(),
     };
-    let pod = "{ kind: Pod, metadata: { name: web }, spec: { hostPID: true, containers: [{ name: c }] } }";
+    let pod = "{ kind: Pod, metadata: { name: web }, spec: { hostPID: true, containers: [{ name: c, image: i }] } }";
     let json = node.json(pod, 1).await;
     let handlers = json["pods"][0]["handlers"].as_array().unwrap();
     let order: Vec<_> = handlers
@@ -292,7 +293,7 @@ async fn a_handler_that_its_backend_lacks_does_not_fit() {
     let table = TABLE.to_owned();
     let json = Node { folder, table }
         .json(
-            "{ kind: Pod, metadata: { name: web }, spec: { containers: [{ name: c }] } }",
+            "{ kind: Pod, metadata: { name: web }, spec: { containers: [{ name: c, image: i }] } }",
             0,
         )
         .await;
@@ -395,8 +396,8 @@ async fn a_value_of_a_wrong_type_is_reported_with_its_field() {
 #[tokio::test]
 async fn items_of_a_list_of_pods_need_no_kind_and_a_pod_needs_no_name() {
     let pods = "{ kind: PodList, items: [
-        { metadata: { generateName: web- }, spec: { containers: [{ name: c }] } },
-        { metadata: {}, spec: { hostPID: null, containers: [{ name: c }] } },
+        { metadata: { generateName: web- }, spec: { containers: [{ name: c, image: i }] } },
+        { metadata: {}, spec: { hostPID: null, containers: [{ name: c, image: i }] } },
     ] }";
     let shown = Node::start().explain(&[], pods).await;
     assert_eq!((shown.code, shown.stderr.as_str()), (0, ""));

@@ -270,7 +270,7 @@ async fn the_kubelet_decides_before_the_runtime() {
 async fn a_setting_of_the_backend_decides_if_it_is_known() {
     let node = Three::start();
     let [_, gvisor_sim, kata_sim] = &node.sims;
-    let privileged = "containers: [{ name: c, securityContext: { privileged: true } }]";
+    let privileged = "containers: [{ name: c, image: i, securityContext: { privileged: true } }]";
     let pod = node.pod(privileged).await;
     assert_eq!(
         ids(&pod, "kata", "reasons"),
@@ -300,8 +300,9 @@ async fn a_setting_of_the_backend_decides_if_it_is_known() {
     node.file("root/etc/runsc.toml", "[runsc_config]\nnet-raw = 'true'\n");
     assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], false);
 
-    let network = "hostNetwork: true, containers: [{ name: c }]";
-    let elevated = "containers: [{ name: c, securityContext: { allowPrivilegeEscalation: true } }]";
+    let network = "hostNetwork: true, containers: [{ name: c, image: i }]";
+    let elevated =
+        "containers: [{ name: c, image: i, securityContext: { allowPrivilegeEscalation: true } }]";
     let device = host_path("/dev/kvm");
     assert_eq!(of(&node.pod(network).await, "gvisor")["fits"], false);
     assert_eq!(of(&node.pod(&device).await, "gvisor")["fits"], false);
@@ -319,10 +320,10 @@ async fn a_setting_of_the_backend_decides_if_it_is_known() {
 async fn an_selinux_label_matters_only_on_a_node_with_selinux() {
     let node = Three::start();
     let labelled =
-        "containers: [{ name: c, securityContext: { seLinuxOptions: { type: spc_t } } }]";
+        "containers: [{ name: c, image: i, securityContext: { seLinuxOptions: { type: spc_t } } }]";
     assert_eq!(of(&node.pod(labelled).await, "gvisor")["fits"], true);
     node.file("root/sys/fs/selinux/enforce", "1");
-    for spec in [labelled, "containers: [{ name: c }]"] {
+    for spec in [labelled, "containers: [{ name: c, image: i }]"] {
         let pod = node.pod(spec).await;
         assert_eq!(ids(&pod, "gvisor", "reasons"), ["gvisor-selinux"]);
     }
@@ -334,8 +335,8 @@ async fn an_selinux_label_matters_only_on_a_node_with_selinux() {
 #[tokio::test]
 async fn capabilities_resources_and_annotations_have_an_answer() {
     let node = Three::start();
-    let mesh = "initContainers: [{ name: i, securityContext: { capabilities: { add: [NET_ADMIN, NET_RAW], drop: [ALL] } } }], \
-                containers: [{ name: c }]";
+    let mesh = "initContainers: [{ name: i, image: i, securityContext: { capabilities: { add: [NET_ADMIN, NET_RAW], drop: [ALL] } } }], \
+                containers: [{ name: c, image: i }]";
     let pod = node.pod(mesh).await;
     assert_eq!(
         ids(&pod, "gvisor", "reasons"),
@@ -343,7 +344,7 @@ async fn capabilities_resources_and_annotations_have_an_answer() {
     );
     assert_eq!(of(&pod, "kata")["fits"], true);
     let pod = node
-        .pod("containers: [{ name: c, resources: { limits: { nvidia.com/gpu: 1 } } }]")
+        .pod("containers: [{ name: c, image: i, resources: { limits: { nvidia.com/gpu: 1 } } }]")
         .await;
     for handler in ["gvisor", "kata"] {
         let field = "spec.containers[0].resources.limits[\"nvidia.com/gpu\"]";
@@ -351,7 +352,7 @@ async fn capabilities_resources_and_annotations_have_an_answer() {
     }
     let confined = "{ kind: Pod, apiVersion: v1, metadata: { name: p, annotations: {
         container.apparmor.security.beta.kubernetes.io/app: localhost/deny-write,
-        seccomp.security.alpha.kubernetes.io/pod: localhost/audit.json } }, spec: { containers: [{ name: app }] } }";
+        seccomp.security.alpha.kubernetes.io/pod: localhost/audit.json } }, spec: { containers: [{ name: app, image: i }] } }";
     let pod = node.only_pod(confined).await;
     assert_eq!(
         ids(&pod, "gvisor", "reasons"),
@@ -365,15 +366,15 @@ async fn a_misspelt_field_is_a_warning_with_the_near_name_and_no_yes() {
     let node = Three::start();
     for (spec, warning) in [
         (
-            "hostNetwrok: true, containers: [{ name: c }]",
+            "hostNetwrok: true, containers: [{ name: c, image: i }]",
             "spec.hostNetwrok, and kubectl rejects it; did you mean hostNetwork?",
         ),
         (
-            "runtimeclassName: gvisor, containers: [{ name: c }]",
+            "runtimeclassName: gvisor, containers: [{ name: c, image: i }]",
             "spec.runtimeclassName, and kubectl rejects it; did you mean runtimeClassName?",
         ),
         (
-            "containers: [{ name: c, securityContext: { priviledged: true } }]",
+            "containers: [{ name: c, image: i, securityContext: { priviledged: true } }]",
             "securityContext.priviledged, and kubectl rejects it; did you mean privileged?",
         ),
     ] {
@@ -389,11 +390,11 @@ async fn a_template_is_not_read_as_a_pod() {
     let node = Three::start();
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: { name: p }\nspec:\n";
     for rest in [
-        "  {{- if .Values.hostNetwork }}\n  hostNetwork: true\n  {{- end }}\n  containers: [{ name: web }]\n",
+        "  {{- if .Values.hostNetwork }}\n  hostNetwork: true\n  {{- end }}\n  containers: [{ name: web, image: i }]\n",
         "  containers: [{ name: web, image: \"{{ .Values.image }}\" }]\n",
-        "  hostNetwork: #@ data.values.host_network\n  containers: [{ name: web }]\n",
-        "  #@ if data.values.host_network:\n  hostNetwork: true\n  #@ end\n  containers: [{ name: web }]\n",
-        "  runtimeClassName: #{Class}#\n  containers: [{ name: web }]\n",
+        "  hostNetwork: #@ data.values.host_network\n  containers: [{ name: web, image: i }]\n",
+        "  #@ if data.values.host_network:\n  hostNetwork: true\n  #@ end\n  containers: [{ name: web, image: i }]\n",
+        "  runtimeClassName: #{Class}#\n  containers: [{ name: web, image: i }]\n",
     ] {
         let file = node.file("template.yaml", &format!("{pod}{rest}"));
         let outcome = node.explain(&[&file], &[]).await;
@@ -434,7 +435,7 @@ async fn the_kind_of_a_handler_is_that_of_the_program_that_runs() {
         "default_handler = 'runc'\n[handlers]\n{}[backends]\nt = 'SOCKETS/t'",
         rows.concat()
     );
-    let pod = node.pod("containers: [{ name: c }]").await;
+    let pod = node.pod("containers: [{ name: c, image: i }]").await;
     let kinds = names.map(|name| of(&pod, name)["kind"].as_str().unwrap_or("unknown"));
     assert_eq!(
         kinds,
@@ -458,7 +459,7 @@ async fn a_handler_with_the_name_of_an_unknown_runtime_is_never_runc() {
         .replace("crun = 'SOCKETS/crio'", "crun = { backend = 'crio', handler = 'crun' }\ncrun-vm = 'crio'\n\
                   urunc = { backend = 'crio', kind = 'other' }");
     let pod = node
-        .pod("hostNetwork: true, containers: [{ name: c, securityContext: { privileged: true } }]")
+        .pod("hostNetwork: true, containers: [{ name: c, image: i, securityContext: { privileged: true } }]")
         .await;
     for name in ["sysbox-runc", "crun-vm"] {
         let row = of(&pod, name);
@@ -478,7 +479,7 @@ async fn a_handler_with_the_name_of_an_unknown_runtime_is_never_runc() {
 async fn files_that_a_virtual_machine_only_copies_are_no_place_for_data() {
     let node = Three::start();
     let kata_sim = &node.sims[2];
-    let claim = "containers: [{ name: c, volumeMounts: [{ name: v, mountPath: /v }] }], \
+    let claim = "containers: [{ name: c, image: i, volumeMounts: [{ name: v, mountPath: /v }] }], \
                  volumes: [{ name: v, persistentVolumeClaim: { claimName: v } }]";
     let options = |path: &str| {
         json!({
@@ -517,7 +518,7 @@ async fn files_that_a_virtual_machine_only_copies_are_no_place_for_data() {
     );
     let part = "volumeMounts: [{ name: v, mountPath: /v, subPath: a }]";
     let parts = format!(
-        "containers: [{{ name: c, {part} }}, {{ name: d, {part} }}], volumes: [{{ name: v, emptyDir: {{}} }}]"
+        "containers: [{{ name: c, image: i, {part} }}, {{ name: d, image: i, {part} }}], volumes: [{{ name: v, emptyDir: {{}} }}]"
     );
     let pod = node.pod(&parts).await;
     assert_eq!(ids(&pod, "kata", "reasons"), ["kata-copied-parts"]);
@@ -532,7 +533,9 @@ async fn files_that_a_virtual_machine_only_copies_are_no_place_for_data() {
 async fn the_size_of_a_virtual_machine_and_two_mounts_of_a_volume_are_judged() {
     let node = Three::start();
     let container = |more: &str| {
-        format!("containers: [{{ name: c, {more} }}], volumes: [{{ name: v, emptyDir: {{}} }}]")
+        format!(
+            "containers: [{{ name: c, image: i, {more} }}], volumes: [{{ name: v, emptyDir: {{}} }}]"
+        )
     };
     for (spec, kata, gvisor) in [
         (
@@ -551,7 +554,7 @@ async fn the_size_of_a_virtual_machine_and_two_mounts_of_a_volume_are_judged() {
             vec![],
         ),
         (
-            "image: c }], resources: { requests: { memory: 8Gi, cpu: 2 } }, initContainers: [{ name: i",
+            "tty: true }], resources: { requests: { memory: 8Gi, cpu: 2 } }, initContainers: [{ name: i, image: i",
             vec!["kata-memory", "kata-processors"],
             vec![],
         ),
@@ -561,7 +564,7 @@ async fn the_size_of_a_virtual_machine_and_two_mounts_of_a_volume_are_judged() {
             vec![],
         ),
         (
-            "volumeMounts: [{ name: v, mountPath: /a }] }, { name: d, volumeMounts: [{ name: v, mountPath: /a }]",
+            "volumeMounts: [{ name: v, mountPath: /a }] }, { name: d, image: i, volumeMounts: [{ name: v, mountPath: /a }]",
             vec![],
             vec!["gvisor-shared-volumes"],
         ),
@@ -577,7 +580,7 @@ async fn the_size_of_a_virtual_machine_and_two_mounts_of_a_volume_are_judged() {
 async fn a_protocol_or_a_value_that_the_kernel_has_once_is_no_yes() {
     let node = Three::start();
     let pod = node
-        .pod("containers: [{ name: c, ports: [{ containerPort: 38412, protocol: SCTP }] }]")
+        .pod("containers: [{ name: c, image: i, ports: [{ containerPort: 38412, protocol: SCTP }] }]")
         .await;
     assert_eq!(ids(&pod, "gvisor", "reasons")[0], "gvisor-sctp");
     assert_eq!(of(&pod, "kata")["fits"], Value::Null);
@@ -592,7 +595,7 @@ async fn a_protocol_or_a_value_that_the_kernel_has_once_is_no_yes() {
         ("net/core/wmem_default", vec!["node-network-sysctls"]),
     ] {
         let spec = format!(
-            "securityContext: {{ sysctls: [{{ name: {sysctl}, value: '1' }}] }}, containers: [{{ name: c }}]"
+            "securityContext: {{ sysctls: [{{ name: {sysctl}, value: '1' }}] }}, containers: [{{ name: c, image: i }}]"
         );
         let pod = node.pod(&spec).await;
         assert_eq!(ids(&pod, "runc", "reasons"), runc, "{sysctl}");
@@ -612,7 +615,7 @@ async fn containers_that_a_webhook_adds_are_not_judged() {
         ("labels: { istio.io/rev: canary }", Value::Null),
     ] {
         let pod = format!(
-            "{{ apiVersion: v1, kind: Pod, metadata: {{ name: p, {marks} }}, spec: {{ containers: [{{ name: c }}] }} }}"
+            "{{ apiVersion: v1, kind: Pod, metadata: {{ name: p, {marks} }}, spec: {{ containers: [{{ name: c, image: i }}] }} }}"
         );
         let pod = node.only_pod(&pod).await;
         assert_eq!(of(&pod, "gvisor")["fits"], gvisor, "{marks}");
@@ -625,7 +628,7 @@ async fn a_field_for_another_runtime_or_system_has_less_effect() {
     let node = Three::start();
     let variable = |value: &str| {
         format!(
-            "containers: [{{ name: c, env: [{{ name: NVIDIA_VISIBLE_DEVICES, value: '{value}' }}] }}]"
+            "containers: [{{ name: c, image: i, env: [{{ name: NVIDIA_VISIBLE_DEVICES, value: '{value}' }}] }}]"
         )
     };
     let pod = node.pod(&variable("all")).await;
@@ -644,8 +647,7 @@ async fn a_field_for_another_runtime_or_system_has_less_effect() {
         let found = ids(&pod, handler, "reasons");
         assert_eq!(found, ["linux-windows-options"], "{handler}");
     }
-    let process =
-        "securityContext: { windowsOptions: { hostProcess: true } }, containers: [{ name: c }]";
+    let process = "securityContext: { windowsOptions: { hostProcess: true } }, containers: [{ name: c, image: i }]";
     for (network, count) in [("", 1), ("hostNetwork: true, ", 0)] {
         let pod = node.pod(&format!("{network}{process}")).await;
         let found = ids(&pod, "runc", "reasons");

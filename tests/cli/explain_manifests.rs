@@ -8,7 +8,7 @@ const OBJECTS: &str = "
 apiVersion: v1
 kind: Pod
 metadata: { name: ok }
-spec: { containers: [{ name: c }] }
+spec: { containers: [{ name: c, image: i }] }
 ---
 apiVersion: apps.openshift.io/v1
 kind: DeploymentConfig
@@ -54,7 +54,7 @@ async fn pod_templates_of_any_object_are_found_and_skipped_objects_are_listed() 
     let more = node.file("more.yaml", workflow);
     let pod = node.file(
         "pod.yaml",
-        "{ apiVersion: v1, kind: Pod, spec: { containers: [{ name: c }] } }",
+        "{ apiVersion: v1, kind: Pod, spec: { containers: [{ name: c, image: i }] } }",
     );
     let outcome = node.explain(&[&pod], &[]).await;
     assert_eq!(outcome.code, 0, "{}", outcome.stdout);
@@ -68,7 +68,7 @@ async fn pod_templates_of_any_object_are_found_and_skipped_objects_are_listed() 
 async fn a_runtime_class_in_a_file_names_the_handler_of_its_pods() {
     let node = Three::start();
     let class = node.file("class.yaml", "{ apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: { name: boxed }, handler: gvisor }");
-    let pod = node.file("pod.yaml", "{ apiVersion: v1, kind: Pod, metadata: { name: p }, spec: { runtimeClassName: boxed, hostNetwork: true, containers: [{ name: n }] } }");
+    let pod = node.file("pod.yaml", "{ apiVersion: v1, kind: Pod, metadata: { name: p }, spec: { runtimeClassName: boxed, hostNetwork: true, containers: [{ name: n, image: i }] } }");
     let outcome = node.explain(&[&class, &pod], &[]).await;
     assert_eq!(outcome.code, 1);
     assert!(
@@ -113,7 +113,7 @@ async fn the_node_selector_of_a_runtime_class_counts_for_its_pods() {
             "pod.yaml",
             &format!(
                 "{{ apiVersion: v1, kind: Pod, metadata: {{ name: p }}, spec: {{ runtimeClassName: boxed, {rest} \
-                 containers: [{{ name: c }}] }} }}"
+                 containers: [{{ name: c, image: i }}] }} }}"
             ),
         )
     };
@@ -144,7 +144,7 @@ async fn a_file_that_is_no_manifest_hides_no_other_file() {
     node.file("chart/values.yaml", "image: web\n");
     node.file(
         "chart/pod.yaml",
-        "{ apiVersion: v1, kind: Pod, metadata: { name: p }, spec: { containers: [{ name: c }] } }",
+        "{ apiVersion: v1, kind: Pod, metadata: { name: p }, spec: { containers: [{ name: c, image: i }] } }",
     );
     let chart = node.folder().join("chart");
     let outcome = node.explain(&[&chart], &[]).await;
@@ -164,7 +164,7 @@ async fn a_file_that_is_no_manifest_hides_no_other_file() {
 async fn objects_of_groups_without_pods_do_not_fail_a_chart() {
     let node = Three::start();
     let objects = "
-{ apiVersion: v1, kind: Pod, metadata: { name: p }, spec: { containers: [{ name: c }] } }
+{ apiVersion: v1, kind: Pod, metadata: { name: p }, spec: { containers: [{ name: c, image: i }] } }
 ---
 { apiVersion: monitoring.coreos.com/v1, kind: ServiceMonitor, metadata: { name: m }, spec: {} }
 ---

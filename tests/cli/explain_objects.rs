@@ -5,8 +5,7 @@ use serde_json::{Value, json};
 
 use crate::explain_files::{Three, of};
 
-const POD: &str =
-    "{ apiVersion: v1, kind: Pod, metadata: { name: p }, spec: { containers: [{ name: c }] } }\n";
+const POD: &str = "{ apiVersion: v1, kind: Pod, metadata: { name: p }, spec: { containers: [{ name: c, image: i }] } }\n";
 
 /// The error of the command for this file, without an answer.
 async fn error(node: &Three, contents: impl AsRef<[u8]>) -> String {
@@ -88,7 +87,7 @@ async fn a_field_at_a_wrong_place_is_a_warning_with_the_right_place_and_no_yes()
     }
     let job = "{ apiVersion: batch/v1, kind: Job, spec: { activeDeadlineSeconds: 5, template: { spec: { containers: [{ name: c, image: c }] } } } }";
     assert_eq!(node.only_pod(job).await["fits"], true);
-    let pod = node.pod("containers: [{ name: c, resources: { limits: { memmory: 1Gi, hugepages-2Mi: 2Mi, a.example/b: 1 } } }]").await;
+    let pod = node.pod("containers: [{ name: c, image: i, resources: { limits: { memmory: 1Gi, hugepages-2Mi: 2Mi, a.example/b: 1 } } }]").await;
     let warning = "limits.memmory, and kubectl rejects it; did you mean memory?";
     let warnings = pod["warnings"].as_array().unwrap();
     assert!(
@@ -109,7 +108,7 @@ async fn an_object_that_may_have_other_pods_is_listed_as_skipped() {
             "skipped: Deploymnet x (apps/v1) in FILE: Kubernetes has no such kind with pods; did you mean Deployment?",
         ),
         (
-            "{ kind: pod, spec: { containers: [{ name: c }] } }".to_owned(),
+            "{ kind: pod, spec: { containers: [{ name: c, image: i }] } }".to_owned(),
             "skipped: pod () in FILE: Kubernetes has no such kind with pods; did you mean Pod?",
         ),
         (
@@ -139,7 +138,11 @@ async fn an_object_that_may_have_other_pods_is_listed_as_skipped() {
     );
     let file = node.file("objects.yaml", &former);
     assert_eq!(node.explain(&[&file], &[]).await.code, 0);
-    let error = error(&node, "{ kind: pod, spec: { containers: [{ name: c }] } }").await;
+    let error = error(
+        &node,
+        "{ kind: pod, spec: { containers: [{ name: c, image: i }] } }",
+    )
+    .await;
     assert!(error.contains("did you mean Pod?"), "{error}");
 }
 
@@ -147,14 +150,18 @@ async fn an_object_that_may_have_other_pods_is_listed_as_skipped() {
 async fn a_placeholder_in_a_judged_field_is_a_template() {
     let node = Three::start();
     for spec in [
-        "volumes: [{ name: v, hostPath: { path: '{{ .Values.path }}' } }], containers: [{ name: c }]",
-        "volumes: [{ name: v, hostPath: { path: '${DATA}/x' } }], containers: [{ name: c }]",
-        "runtimeClassName: '${CLASS}', containers: [{ name: c }]",
-        "hostNetwork: '{{ .Values.hostNetwork }}', containers: [{ name: c }]",
-        "nodeSelector: { kubernetes.io/os: '{{ .Values.os }}' }, containers: [{ name: c }]",
-        "initContainers: [{ name: i, image: '{{ .Values.init }}' }], containers: [{ name: c }]",
+        "volumes: [{ name: v, hostPath: { path: '{{ .Values.path }}' } }], containers: [{ name: c, image: i }]",
+        "volumes: [{ name: v, hostPath: { path: '${DATA}/x' } }], containers: [{ name: c, image: i }]",
+        "runtimeClassName: '${CLASS}', containers: [{ name: c, image: i }]",
+        "hostNetwork: '{{ .Values.hostNetwork }}', containers: [{ name: c, image: i }]",
+        "nodeSelector: { kubernetes.io/os: '{{ .Values.os }}' }, containers: [{ name: c, image: i }]",
+        "initContainers: [{ name: i, image: '{{ .Values.init }}' }], containers: [{ name: c, image: i }]",
     ] {
-        let error = error(&node, POD.replace("containers: [{ name: c }]", spec)).await;
+        let error = error(
+            &node,
+            POD.replace("containers: [{ name: c, image: i }]", spec),
+        )
+        .await;
         assert!(
             error.contains("looks like a template; render it first"),
             "{spec}: {error}"
@@ -249,13 +256,13 @@ async fn a_field_that_a_runtime_or_a_kubelet_may_not_know_is_no_yes() {
     ] {
         let pod = node
             .pod(&format!(
-                "volumes: [{{ name: v, {volume} }}], containers: [{{ name: c }}]"
+                "volumes: [{{ name: v, {volume} }}], containers: [{{ name: c, image: i }}]"
             ))
             .await;
         assert_eq!(of(&pod, "runc")["fits"], Value::Null, "{volume}");
     }
     let pod = node
-        .pod("containers: [{ name: c, env: [{ name: NVIDIA_VISIBLE_DEVICES, value: all }] }]")
+        .pod("containers: [{ name: c, image: i, env: [{ name: NVIDIA_VISIBLE_DEVICES, value: all }] }]")
         .await;
     assert_eq!(
         [&of(&pod, "runc")["fits"], &of(&pod, "gvisor")["fits"]],
@@ -267,7 +274,7 @@ async fn a_field_that_a_runtime_or_a_kubelet_may_not_know_is_no_yes() {
     );
     let pod = node
         .pod(&format!(
-            "affinity: {{ {affinity} }}, containers: [{{ name: c }}]"
+            "affinity: {{ {affinity} }}, containers: [{{ name: c, image: i }}]"
         ))
         .await;
     assert_eq!(pod["fits"], true);
@@ -358,4 +365,9 @@ async fn a_part_of_a_pod_is_not_judged() {
         );
         assert!(error.contains(&problem), "{error}");
     }
+    let error = error(&node, POD.replace(", image: i", "")).await;
+    assert!(
+        error.contains("Pod \"p\": spec.containers[0] has no image"),
+        "{error}"
+    );
 }

@@ -403,9 +403,7 @@ impl Manifest {
             containers.is_some_and(|all| !all.is_empty()),
             "{kind} {name:?} has no containers in {prefix}spec.containers"
         );
-        if kind != "Pod"
-            && let Some(part) = without_image(pod)
-        {
+        if let Some(part) = without_image(pod) {
             bail!(
                 "{kind} {name:?}: {prefix}{part} has no image, so the file has only a part of the pod, as a patch has; try \
                  kubectl kustomize DIR | criswitch explain -f -"
