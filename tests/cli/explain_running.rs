@@ -90,7 +90,7 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
             recursive-read-only        fails    spec.containers[*].volumeMounts[*].recursiveReadOnly
             host-users-host-network    fails    spec.hostUsers spec.hostNetwork
 
-            45 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md; for the limits that cannot apply here too: --all
+            46 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md; for the limits that cannot apply here too: --all
         "#]],
     )
     .await;

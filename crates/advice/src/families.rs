@@ -507,7 +507,7 @@ mod tests {
             mount on fips file   unknown  unknown  unknown  no       unknown  unknown  unknown
             CSI volume           works    works    unknown  depends  unknown  unknown  unknown
             image volume         unknown  unknown  unknown  unknown  unknown  unknown  unknown
-            volumeDevices        works    works    no       works    no       unknown  unknown
+            volumeDevices        works    works    no       depends  no       unknown  unknown
             Bidirectional        no       no       no       no       no       no       no
             HostToContainer      works    works    unknown  works    no       unknown  unknown
             extended resource    works    works    unknown  unknown  unknown  unknown  unknown

@@ -58,6 +58,8 @@ pub enum Fact {
     RunscFlag(&'static str),
     /// The virtual machines of the handler share a file system with the node.
     SharedFileSystem,
+    /// The virtual machines of the handler get block devices of the node.
+    BlockDevices,
     /// The handler starts containers in Hyper-V isolation.
     HypervisorIsolation,
     /// The file systems of the pod's volumes support id-mapped mounts.
@@ -142,6 +144,7 @@ impl Fact {
             Fact::Selinux
                 | Fact::ThisNode
                 | Fact::SharedFileSystem
+                | Fact::BlockDevices
                 | Fact::HypervisorIsolation
                 | Fact::MappedIds
                 | Fact::NvidiaRuntime
@@ -173,6 +176,10 @@ impl Fact {
             }
             Fact::SharedFileSystem => {
                 "the handler's virtual machines share no file system with the node".to_owned()
+            }
+            Fact::BlockDevices => {
+                format!("the handler's virtual machines get {not}block devices of the node")
+                    .replace("not block", "no block")
             }
             Fact::HypervisorIsolation => {
                 format!("the handler does {not}use Hyper-V isolation").replace("does use", "uses")

@@ -276,6 +276,8 @@ pub enum Mounting {
     InSeveralContainers,
     /// By sub-path in more than one container.
     PartsInSeveralContainers,
+    /// Not only as a device.
+    WithFiles,
 }
 
 /// A mount of a volume.
@@ -309,6 +311,7 @@ impl Mounting {
             Mounting::PartsInSeveralContainers => {
                 are_of_several_containers(mounts.iter().filter(|it| it.sub_path.is_some()))
             }
+            Mounting::WithFiles => !mounts.is_empty() || !is_device(pod, part),
         }
     }
 }
@@ -426,20 +429,34 @@ fn text_of<'p>(value: &'p Value, name: &str) -> &'p str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// The name of the volume that has this part, such as its hostPath.
+fn name_of<'p>(spec: &'p Value, part: &Value) -> Option<&'p Value> {
+    let mut volumes = items(spec, "volumes");
+    let volume = volumes.find(|volume| {
+        let mut parts = volume.as_object().into_iter().flatten();
+        parts.any(|(_, it)| std::ptr::eq(it, part))
+    });
+    volume?.get("name")
+}
+
+/// Whether a container has the volume with this part as a device.
+fn is_device(pod: &Value, part: &Value) -> bool {
+    pod.get("spec").is_some_and(|spec| {
+        let name = name_of(spec, part);
+        CONTAINERS
+            .iter()
+            .flat_map(|list| items(spec, list))
+            .flat_map(|container| items(container, "volumeDevices"))
+            .any(|device| name.is_some() && device.get("name") == name)
+    })
+}
+
 /// The mounts of the volume of the pod that has this part, such as its hostPath.
 fn mounts<'p>(pod: &'p Value, part: &Value) -> Vec<VolumeMount<'p>> {
     let Some(spec) = pod.get("spec") else {
         return Vec::new();
     };
-    let volume = items(spec, "volumes").find(|volume| {
-        volume
-            .as_object()
-            .into_iter()
-            .flatten()
-            .into_iter()
-            .any(|(_, it)| std::ptr::eq(it, part))
-    });
-    let Some(name) = volume.and_then(|volume| volume.get("name")) else {
+    let Some(name) = name_of(spec, part) else {
         return Vec::new();
     };
     let mut found = Vec::new();

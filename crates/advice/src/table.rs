@@ -65,12 +65,15 @@ const LASTING_VOLUMES: &[Test] = &[
             "spec.volumes[*].glusterfs",
             "spec.volumes[*].iscsi",
             "spec.volumes[*].nfs",
-            "spec.volumes[*].persistentVolumeClaim",
             "spec.volumes[*].portworxVolume",
             "spec.volumes[*].rbd",
             "spec.volumes[*].vsphereVolume",
         ],
         Is::Present,
+    ),
+    on(
+        &["spec.volumes[*].persistentVolumeClaim"],
+        Is::Mounted(Mounting::WithFiles),
     ),
     on(CSI, Is::NoneOf(FILE_DRIVERS)),
     on(HOST_PATH, Is::HostPath(&DIRECTORIES)),
@@ -445,7 +448,12 @@ pub const LIMITS: &[Limit] = &[
         "Use a handler whose configuration has a shared_fs, or a volume in block mode (`volumeDevices`).",
         source("kata-containers/kata-containers: src/runtime/virtcontainers/fs_share_linux.go, ShareFile", "https://github.com/kata-containers/kata-containers/blob/main/src/runtime/virtcontainers/fs_share_linux.go"))
         .only_if(Fact::SharedFileSystem, false),
-    limit(Weakens, "kata-copied-ephemeral", KATA, &[on(&["spec.volumes[*].ephemeral"], Is::Present)],
+    limit(Fails, "kata-block-volumes", KATA, &[on(BLOCK, Is::Present)],
+        "A virtual machine on a different host, as that of kata-remote, gets no block device of the node.",
+        "Use a handler whose virtual machines run on the node, such as kata-qemu.",
+        source("kata-containers/kata-containers: src/runtime/virtcontainers/remote.go, HotplugAddDevice", "https://github.com/kata-containers/kata-containers/blob/main/src/runtime/virtcontainers/remote.go"))
+        .only_if(Fact::BlockDevices, false),
+    limit(Weakens, "kata-copied-ephemeral", KATA, &[on(&["spec.volumes[*].ephemeral"], Is::Mounted(Mounting::WithFiles))],
         "A virtual machine that shares no file system with the node gives each container a copy of the volume: containers do not see each other's changes.",
         "Use an emptyDir, or a handler whose configuration has a shared_fs.",
         source("kata-containers/kata-containers: src/runtime/virtcontainers/fs_share_linux.go, ShareFile", "https://github.com/kata-containers/kata-containers/blob/main/src/runtime/virtcontainers/fs_share_linux.go"))

@@ -46,10 +46,13 @@ impl NodeFacts {
     /// The known facts for a handler. `features` are those of the handler and the node.
     pub(super) fn facts(&self, row: &Handler, features: Option<Vec<&'static str>>) -> Facts {
         let runtime = self.runtime(row);
+        let shared = self.shared_files(row, runtime);
         let mut facts = vec![
             (Fact::ThisNode, Some(true)),
             (Fact::Selinux, self.selinux(row)),
-            (Fact::SharedFileSystem, self.shared_files(row, runtime)),
+            (Fact::SharedFileSystem, shared),
+            // Only a virtual machine on the node can share a file system with it.
+            (Fact::BlockDevices, shared.filter(|is_shared| *is_shared)),
             (Fact::HypervisorIsolation, hypervisor(row, runtime)),
         ];
         if let Some(runtime) = runtime {
