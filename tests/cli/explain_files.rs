@@ -628,6 +628,39 @@ async fn containers_that_a_webhook_adds_are_not_judged() {
         assert_eq!(of(&pod, "gvisor")["fits"], gvisor, "{marks}");
         assert_eq!(of(&pod, "runc")["fits"], true, "{marks}");
     }
+    let pod = "{ apiVersion: v1, kind: Pod, metadata: { name: p, namespace: NAMESPACE }, spec: { containers: [{ name: c, image: i }] } }";
+    let labels = "labels: { istio-injection: enabled }";
+    for (namespace, mark, more, gvisor) in [
+        ("shop", labels, "", Value::Null),
+        ("other", labels, "", json!(true)),
+        (
+            "shop",
+            labels,
+            "labels: { sidecar.istio.io/inject: 'false' }, ",
+            json!(true),
+        ),
+        (
+            "shop",
+            "annotations: { linkerd.io/inject: disabled }",
+            "",
+            json!(true),
+        ),
+    ] {
+        let pod = pod
+            .replace("NAMESPACE", namespace)
+            .replace("name: p,", &format!("{more}name: p,"));
+        let pod = format!(
+            "{pod}\n---\n{{ apiVersion: v1, kind: Namespace, metadata: {{ name: shop, {mark} }} }}"
+        );
+        let pod = node.only_pod(&pod).await;
+        let row = of(&pod, "gvisor");
+        assert_eq!(row["fits"], gvisor, "{namespace} {mark} {more}");
+        if gvisor.is_null() {
+            let field = "Namespace: metadata.labels[\"istio-injection\"] enabled";
+            assert_eq!(row["notJudged"], json!([field]));
+        }
+        assert_eq!(of(&pod, "runc")["fits"], true);
+    }
 }
 
 #[tokio::test]

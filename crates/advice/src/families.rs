@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::RuntimeKind;
 use super::fields::{
     ADDED, ANNOTATIONS, BLOCK, CSI, ENV, EXPRESSIONS, HOST_PATH, HOST_PROCESS, MARKS, MOUNT_PATH,
-    PRIVILEGED, PROPAGATION, RESOURCES, SECCOMP, SELECTOR, SELINUX, SYSCTLS,
+    NAMESPACE_MARKS, PRIVILEGED, PROPAGATION, RESOURCES, SECCOMP, SELECTOR, SELINUX, SYSCTLS,
 };
 use super::paths::{
     CONTAINER_DEVICES, EVERYTHING, PLAIN_DIRECTORIES, PLAIN_FILES, PRIVILEGED_TUN, SHARED,
@@ -104,39 +104,50 @@ const RUNTIME_ANNOTATIONS: &[&str] = &[
 ];
 
 /// Labels and annotations for which an admission webhook adds containers. Some of these change the network of the pod,
-/// or mount file systems.
-const WEBHOOK_MARKS: &[Test] = &[
-    on(
-        MARKS,
-        Is::Entry(
-            &[
-                "admission.datadoghq.com/enabled",
-                "azure.workload.identity/inject-proxy-sidecar",
-                "consul.hashicorp.com/connect-inject",
-                "dapr.io/enabled",
-                "gke-gcsfuse/volumes",
-                "kuma.io/sidecar-injection",
-                "linkerd.io/inject",
-                "openservicemesh.io/sidecar-injection",
-                "sidecar.istio.io/inject",
-                "sidecar.jaegertracing.io/inject",
-                "vault.hashicorp.com/agent-inject",
-            ],
-            &["enabled", "ingress", "true", "yes"],
-        ),
+/// or mount file systems. Many webhooks read them from the namespace, too.
+const SWITCHES: Is = Is::Entry(
+    &[
+        "admission.datadoghq.com/enabled",
+        "azure.workload.identity/inject-proxy-sidecar",
+        "consul.hashicorp.com/connect-inject",
+        "dapr.io/enabled",
+        "gke-gcsfuse/volumes",
+        "istio-injection",
+        "istio.io/dataplane-mode",
+        "kuma.io/sidecar-injection",
+        "linkerd.io/inject",
+        "openservicemesh.io/sidecar-injection",
+        "sidecar.istio.io/inject",
+        "sidecar.jaegertracing.io/inject",
+        "vault.hashicorp.com/agent-inject",
+    ],
+    &[
+        "1", "True", "ambient", "enabled", "ingress", "on", "true", "y", "yes",
+    ],
+);
+/// Labels and annotations with the same effect, whatever their value is.
+const VALUES: Is = Is::Entry(
+    &[
+        "instrumentation.opentelemetry.io/inject-**",
+        "istio.io/rev",
+        "sidecar.opentelemetry.io/inject",
+    ],
+    &[],
+);
+const OF_NAMESPACE: &[Test] = &[on(NAMESPACE_MARKS, SWITCHES), on(NAMESPACE_MARKS, VALUES)];
+/// A pod may reject what its namespace asks for.
+const REJECTED: &[Test] = &[on(
+    MARKS,
+    Is::Entry(
+        &[
+            "istio.io/dataplane-mode",
+            "kuma.io/sidecar-injection",
+            "linkerd.io/inject",
+            "sidecar.istio.io/inject",
+        ],
+        &["disabled", "false", "none"],
     ),
-    on(
-        MARKS,
-        Is::Entry(
-            &[
-                "instrumentation.opentelemetry.io/inject-**",
-                "istio.io/rev",
-                "sidecar.opentelemetry.io/inject",
-            ],
-            &[],
-        ),
-    ),
-];
+)];
 
 /// Annotations by which a pod gets more network interfaces, which may be devices of the node.
 const NETWORK_ANNOTATIONS: &[&str] = &[
@@ -219,7 +230,7 @@ pub const FAMILIES: &[Family] = &[
             (SANDBOXES, rule(&[on(HOST_PATH, Is::HostPath(&PLAIN_FILES)), on(HOST_PATH, Is::HostPath(&PLAIN_DIRECTORIES))])),
             (KATA, rule(&[on(HOST_PATH, Is::HostPath(&CONTAINER_DEVICES))])),
         ]),
-    family("mounts below /proc", &[on(MOUNT_PATH, Is::Like(&["/proc/**"]))], &[])
+    family("mounts on and below /proc", &[on(MOUNT_PATH, Is::Like(&["/proc", "/proc/**"]))], &[])
         .and(&[(&[RuntimeKind::Runc], rule(&[on(MOUNT_PATH, Is::OneOf(PROC_FILES))]))]),
     family("CSI volumes and other volumes than everyday ones", &[on(&["spec.volumes[*]"], Is::OtherKey(EVERYDAY_VOLUMES))], &[])
         .and(&[
@@ -277,7 +288,10 @@ pub const FAMILIES: &[Family] = &[
     // judges all sub-paths.
     family("sub-paths of volumes", &[on(&["spec.containers[*].volumeMounts[*].subPath", "spec.containers[*].volumeMounts[*].subPathExpr"], Is::Present)], LINUX),
     family("SCTP ports", SCTP, PLAIN),
-    family("containers that an admission webhook adds", WEBHOOK_MARKS, PLAIN),
+    family("containers that an admission webhook adds", &[on(MARKS, SWITCHES), on(MARKS, VALUES)], PLAIN),
+    family("containers that an admission webhook adds in a namespace", OF_NAMESPACE, PLAIN)
+        .and(&[(ANY, About { and: REJECTED, ..rule(OF_NAMESPACE) })]),
+    family("processes of another container, for ephemeral containers", &[on(&["spec.ephemeralContainers[*].targetContainerName"], Is::Present)], PLAIN),
     family("unmasked /proc", &[on(&["spec.containers[*].securityContext.procMount"], Is::OneOf(&["Unmasked"]))], PLAIN),
     family("annotations of runtimes", &[on(ANNOTATIONS, Is::Entry(RUNTIME_ANNOTATIONS, &[]))], &[]),
 ];
@@ -440,6 +454,22 @@ mod tests {
                 annotated("linkerd.io/inject", "enabled"),
             ),
             (
+                "added in namespace",
+                json!({ "namespace": { "labels": { "istio-injection": "enabled" } }, "spec": {} }),
+            ),
+            (
+                "rejected by the pod",
+                json!({
+                    "namespace": { "annotations": { "linkerd.io/inject": "enabled" } },
+                    "metadata": { "annotations": { "linkerd.io/inject": "disabled" } },
+                    "spec": {},
+                }),
+            ),
+            (
+                "debugged container",
+                json!({ "spec": { "ephemeralContainers": [{ "targetContainerName": "c" }] } }),
+            ),
+            (
                 "runtime annotation",
                 annotated("io.katacontainers.config.runtime.x", "y"),
             ),
@@ -531,6 +561,9 @@ mod tests {
             sub-path             works    works    works    works    unknown  unknown  unknown
             SCTP port            works    works    no       unknown  no       unknown  unknown
             added by webhook     works    works    unknown  unknown  unknown  unknown  unknown
+            added in namespace   works    works    unknown  unknown  unknown  unknown  unknown
+            rejected by the pod  works    works    works    works    works    works    unknown
+            debugged container   works    works    unknown  less     unknown  unknown  unknown
             runtime annotation   less     less     less     unknown  less     unknown  unknown
         "#]]
         .assert_eq(&shown);

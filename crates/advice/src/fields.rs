@@ -25,6 +25,8 @@ pub(super) const HOST_PROCESS: &[&str] = &[
 ];
 /// Labels and annotations. Admission webhooks read both.
 pub(super) const MARKS: &[&str] = &["metadata.labels", "metadata.annotations"];
+/// Labels and annotations of the pod's namespace, which [`crate::with_namespace`] adds.
+pub(super) const NAMESPACE_MARKS: &[&str] = &["namespace.labels", "namespace.annotations"];
 pub(super) const MOUNT_PATH: &[&str] = &["spec.containers[*].volumeMounts[*].mountPath"];
 /// Volumes whose files may be on no disk of the node. NFS is not among them, because rules treat it separately.
 pub(super) const NETWORK_VOLUMES: &[&str] = &[

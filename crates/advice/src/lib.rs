@@ -289,6 +289,13 @@ impl Limit {
     }
 }
 
+/// Adds the metadata of the pod's namespace, so that [`judge`] judges them too.
+pub fn with_namespace(pod: &mut Value, metadata: &Value) {
+    if let Some(pod) = pod.as_object_mut() {
+        pod.insert("namespace".to_owned(), metadata.clone());
+    }
+}
+
 /// Judges a pod for a handler of this kind: finds the limits that apply, the limits that depend on an unknown fact, and
 /// the fields that no rule judges.
 pub fn judge(pod: &Value, kind: Option<RuntimeKind>, facts: &Facts) -> Judgement {
@@ -348,20 +355,6 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_has_a_field_a_reason_a_remedy_and_a_source() {
-        let mut ids = HashSet::new();
-        for limit in LIMITS {
-            let id = limit.id;
-            assert!(ids.insert(id), "{id} occurs twice");
-            let is_of_pod =
-                |field: &str| field.starts_with("spec.") || field.starts_with("metadata.");
-            assert!(limit.field_names().all(is_of_pod), "{id}");
-            assert!(limit.field_names().next().is_some(), "{id}");
-            for sentence in [limit.reason, limit.remedy] {
-                assert!(
-                    sentence.ends_with('.') && !sentence.contains('\n'),
-                    "{id}: {sentence}"
-    #[test]
     fn a_sysctl_is_allowed_in_both_spellings() {
         for allowed in [
             "net/core/somaxconn",
@@ -380,6 +373,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn each_limit_has_a_field_a_reason_a_remedy_and_a_source() {
+        let mut ids = HashSet::new();
+        for limit in LIMITS {
+            let id = limit.id;
+            assert!(ids.insert(id), "{id} occurs twice");
+            let is_of_pod =
+                |field: &str| field.starts_with("spec.") || field.starts_with("metadata.");
+            assert!(limit.field_names().all(is_of_pod), "{id}");
+            assert!(limit.field_names().next().is_some(), "{id}");
+            for sentence in [limit.reason, limit.remedy] {
+                assert!(
+                    sentence.ends_with('.') && !sentence.contains('\n'),
+                    "{id}: {sentence}"
                 );
             }
             let is_seen = limit

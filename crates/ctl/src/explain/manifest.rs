@@ -52,6 +52,8 @@ pub(super) struct Manifests {
     pub(super) skipped: Vec<Skipped>,
     /// The RuntimeClass objects, by their names.
     pub(super) classes: BTreeMap<String, Class>,
+    /// The metadata of the Namespace objects, by their names.
+    namespaces: BTreeMap<String, Value>,
     /// The files and objects that cannot be read, and other findings about the files.
     pub(super) problems: Vec<String>,
 }
@@ -122,6 +124,15 @@ pub(super) fn read(files: &[PathBuf]) -> anyhow::Result<Manifests> {
             "{names} {has} no pod; try a Pod, a Deployment, DaemonSet, StatefulSet, ReplicaSet, Job or CronJob, any object \
              with a pod template, or a List of them{skipped}"
         );
+    }
+    for pod in &mut all.pods {
+        let namespace = match pod.namespace.as_str() {
+            "" => "default",
+            namespace => namespace,
+        };
+        if let Some(metadata) = all.namespaces.get(namespace) {
+            criswitch_advice::with_namespace(&mut pod.pod, metadata);
+        }
     }
     Ok(all)
 }
@@ -287,6 +298,10 @@ impl Manifests {
         if near(kind, &["runtimeclass"]).is_some() && object.is_built_in() {
             return self.add_class(&object);
         }
+        if kind == "Namespace" && object.is_built_in() {
+            let metadata = object.value["metadata"].clone();
+            self.namespaces.insert(object.name(), metadata);
+        }
         if let Some(needed) = object.needed_version() {
             let (name, version) = (object.name(), object.api_version);
             self.problems.push(format!(
@@ -433,6 +448,9 @@ impl Manifest {
 
     /// The name that a field of the pod has in the file.
     pub(super) fn field(&self, name: &str) -> String {
+        if let Some(field) = name.strip_prefix("namespace.") {
+            return format!("Namespace: metadata.{field}");
+        }
         let claim = name.strip_prefix("spec.volumes[").and_then(|rest| {
             let (index, _) = rest.split_once(']')?;
             index.parse::<usize>().ok()?.checked_sub(self.volumes)
