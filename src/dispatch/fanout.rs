@@ -445,7 +445,7 @@ async fn own_share(part: Part<'_>, equal_share: usize) -> Result<Share, Failed> 
             give_way(&message).await;
             let list = call.listing().map(|listing| listing.list);
             let fits = match list {
-                Some(list) => View::of(switch).fits(list, backend, &message, equal_share),
+                Some(list) => View::of(switch).is_at_most(list, backend, &message, equal_share),
                 None => message.len() <= equal_share,
             };
             if fits {

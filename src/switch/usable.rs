@@ -59,20 +59,24 @@ pub(crate) fn has_room(view: &View<'_>, list: List, backend: &Backend, message: 
     let most = if list.kind().is_some() {
         let joined = view.live.joined();
         let others = joined.iter().filter(|other| other.id != backend.id);
-        let cached = others.map(|it| most_cached(it, list)).sum();
+        let cached = others.map(|it| most_cached(view, list, it)).sum();
         limit
             .saturating_sub(cached)
             .max(limit / joined.len().max(1))
     } else {
         limit
     };
-    view.fits(list, backend, message, most)
+    view.is_at_most(list, backend, message, most)
 }
 
 /// The most bytes that clients get for the cached list of `backend`.
-fn most_cached(backend: &Backend, list: List) -> usize {
-    let cached = backend.record.known().lists.message(list);
-    cached.map_or(0, |it| it.len() + handlers::most_growth(list, &it))
+fn most_cached(view: &View<'_>, list: List, backend: &Backend) -> usize {
+    let Some(message) = backend.record.known().lists.message(list) else {
+        return 0;
+    };
+    let is_rewritten = view.rewrites(list, backend);
+    let growth = is_rewritten.then(|| handlers::most_growth(list, &message));
+    message.len() + growth.unwrap_or_default()
 }
 
 /// Checks that a list of a backend that has not joined can be learned, cached and merged.

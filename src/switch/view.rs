@@ -95,7 +95,13 @@ impl View<'_> {
     }
 
     /// Whether the client gets at most `most` bytes for `message`, a backend's list.
-    pub(crate) fn fits(&self, list: List, backend: &Backend, message: &Bytes, most: usize) -> bool {
+    pub(crate) fn is_at_most(
+        &self,
+        list: List,
+        backend: &Backend,
+        message: &Bytes,
+        most: usize,
+    ) -> bool {
         let has_room = |size: usize| size <= most;
         has_room(message.len() + handlers::most_growth(list, message))
             || has_room(message.len())

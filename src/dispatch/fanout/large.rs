@@ -3,9 +3,9 @@
 //! Each of the backends of a call has an equal share of `max_message`, or of the limit of a streamed list. Parts are
 //! measured as the client gets them, because the names of handlers that clients use may be longer. A part within its
 //! share is always used, whatever the other backends answer. A larger part is used if the merged reply has room for it.
-//! Otherwise criswitch treats the largest of these parts like an error of its backend: it does not learn
-//! the part, and replaces it with cached items. If the merged reply is still too large, the call fails, and the error
-//! names the backend with the largest part.
+//! Otherwise criswitch treats the largest of these parts like an error of its backend: it does not learn the part, and
+//! replaces it with cached items. If the merged reply is still too large, the call fails, and the error names the
+//! backend with the largest part.
 
 use bytes::Bytes;
 use tonic::Status;
