@@ -14,7 +14,7 @@ use crate::gate::Readable;
 use crate::ownership::Mark;
 
 /// The most created items, and the most changed states, that criswitch adds to one cached list. A newer list replaces
-/// these additions, and the kubelet requests one every second.
+/// these additions, and the kubelet requests one every second. The removal of an item drops its additions.
 const MOST_CHANGED: usize = 1024;
 
 /// A complete list as the backend sent it; at most `max_message` bytes.
@@ -226,6 +226,17 @@ impl Lists {
             kept.states.insert((*id).to_owned(), changed);
         }
         !changed.is_empty()
+    }
+
+    /// Drops the additions of items for which `is_left` does not hold, because the backend has these items no more.
+    pub(crate) fn retain(&mut self, list: List, is_left: impl Fn(&str) -> bool) {
+        if let Some(kept) = self.kept.get_mut(&list) {
+            kept.created.retain(|created| {
+                let item = protobuf::submessage(&created.item, &[ITEMS]);
+                item.is_ok_and(|item| protobuf::string(&item, LISTED_ID).is_ok_and(&is_left))
+            });
+            kept.states.retain(|id, _| is_left(id));
+        }
     }
 
     /// Whether a list became outdated and no list has been cached since.

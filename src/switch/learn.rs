@@ -236,7 +236,14 @@ impl<'a> Learner<'a> {
                 self.learned.save.insert(backend.id);
             }
             Lesson::Gone(kind, id) => {
-                self.learned.save.extend(self.view.owners.forget(*kind, id));
+                let owners = &mut self.view.owners;
+                self.learned.save.extend(owners.forget(*kind, id));
+                for (list, kind) in [(List::Pods, Kind::Pod), (List::Containers, Kind::Container)] {
+                    let is_left = |id: &str| owners.find(kind, id) == Some(backend.id);
+                    backend
+                        .record
+                        .learn(|known| known.lists.retain(list, is_left));
+                }
                 self.learned.save.insert(backend.id);
                 self.learned.retire = true;
             }

@@ -397,3 +397,29 @@ async fn status_and_one_log_line_report_a_stale_list_and_its_age() {
     assert_eq!(logged.lines(&back).len(), 1, "{}", logged.text());
     assert_eq!(backends_ready(&crate::faults::status(&rig).await), "");
 }
+
+/// Each created item takes room in the cached list until the backend's next list.
+#[tokio::test]
+async fn items_that_clients_have_removed_take_no_room_in_a_cached_list() {
+    let keys = "start_wait = \"0s\"\nmax_message = \"8KiB\"";
+    let rig = node(keys, [Sim::new("runc"), Sim::new("kata")]).await;
+    let (left, _) = rig.run("kata", "left").await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    for rpc in ["ListPodSandbox", "ListContainers"] {
+        rig.sim("kata")
+            .fail(rpc, Status::unknown("a bad container"));
+    }
+    for number in 0..60 {
+        let (pod, container) = rig.run("kata", &format!("job-{number}")).await;
+        rig.stop(&container).await.unwrap();
+        if number % 2 == 0 {
+            rig.remove(&container).await.unwrap();
+        }
+        rig.stop_pod(&pod).await.unwrap();
+        rig.remove_pod(&pod).await.unwrap();
+        let pods = rig.pods().await.expect(&number.to_string());
+        assert_eq!((pods.len(), pods[0].id.clone()), (1, left.clone()));
+        assert_eq!(rig.containers().await.unwrap().len(), 1);
+    }
+}
