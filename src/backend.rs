@@ -313,7 +313,14 @@ impl Backend {
         self.dialer.file_at(&self.socket, &self.files).await
     }
 
-    /// Changes the state of the connection. The kept statuses are saved only while the backend is not ready.
+    /// Whether a kept status may have to answer now: the backend is away, or late with a short read. The kept statuses
+    /// are saved only then.
+    pub(crate) fn needs_statuses(&self) -> bool {
+        let has_late_reads = |known: &mut Known| !known.late_reads.rpcs().is_empty();
+        !self.connection.is_ready() || self.record.learn(has_late_reads)
+    }
+
+    /// Changes the state of the connection. Saves the backend if [`Backend::needs_statuses`] may change with it.
     pub(crate) fn set(&self, state: State) {
         let since = self.begins(&state);
         let was_ready = self.connection.is_ready();

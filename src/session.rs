@@ -331,12 +331,19 @@ async fn ask_on(own: OwnCalls<'_>) -> Infallible {
     }
 }
 
-/// Repeats each short read that the backend did not answer in time, until the backend answers it.
+/// Repeats each short read that the backend did not answer in time, until the backend answers it. Saves the backend
+/// when its lateness begins and ends, because the kept statuses are saved only meanwhile.
 async fn repeat_late_reads(own: OwnCalls<'_>) -> Infallible {
     let mut asked = FuturesUnordered::new();
     let mut under_way: Vec<(&str, Bytes)> = Vec::new();
+    let mut was_late = false;
     loop {
-        for (row, request) in own.backend.record.known().late_reads.unanswered() {
+        let late = own.backend.record.known().late_reads;
+        let is_late = !late.rpcs().is_empty();
+        if std::mem::replace(&mut was_late, is_late) != is_late {
+            own.backend.saving.note_change();
+        }
+        for (row, request) in late.unanswered() {
             let read = (row.name, request.clone());
             let of_row = under_way.iter().filter(|(name, _)| *name == row.name);
             if of_row.count() < MOST_REPEATED && !under_way.contains(&read) {

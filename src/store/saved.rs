@@ -62,10 +62,10 @@ pub struct Saved {
     /// The last `ListMetricDescriptorsResponse` that a client received. It is the same in the files of all backends.
     #[prost(bytes = "bytes", optional, tag = "18")]
     pub given_descriptors: Option<Bytes>,
-    /// The kept `PodSandboxStatusResponse`s, the longest unused first. Empty if the backend was ready.
+    /// The kept `PodSandboxStatusResponse`s, the longest unused first. Empty if the backend answered all calls.
     #[prost(message, repeated, tag = "19")]
     pub pod_statuses: Vec<SavedStatus>,
-    /// The kept `ContainerStatusResponse`s, the longest unused first. Empty if the backend was ready.
+    /// The kept `ContainerStatusResponse`s, the longest unused first. Empty if the backend answered all calls.
     #[prost(message, repeated, tag = "20")]
     pub container_statuses: Vec<SavedStatus>,
     /// Whether a call that creates a pod was under way, or had an unknown result.

@@ -256,7 +256,7 @@ fn saved_list(switch: &Switch, backend: &Backend, list: List) -> Option<Bytes> {
 }
 
 fn saved_statuses(backend: &Backend, kind: Kind) -> Vec<SavedStatus> {
-    if backend.connection.is_ready() {
+    if !backend.needs_statuses() {
         return Vec::new();
     }
     let kept = backend.statuses.lock();

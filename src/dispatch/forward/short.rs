@@ -210,7 +210,7 @@ pub(crate) fn drop_statuses(switch: &Switch, backend: &Backend, kind: Kind, id: 
             statuses.changed([(kind, id)].into_iter().chain(pod));
         }
     }
-    if !backend.connection.is_ready() {
+    if backend.needs_statuses() {
         backend.saving.note_change();
     }
 }

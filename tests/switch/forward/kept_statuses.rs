@@ -191,12 +191,14 @@ async fn a_read_that_criswitch_repeats_is_kept_too() {
 
 #[tokio::test]
 async fn a_restart_while_a_backend_is_away_keeps_its_statuses() {
-    for fault in ["down", "unresponsive"] {
+    for fault in ["down", "unresponsive", "late"] {
         let (mut rig, pod, container) = with_statuses().await;
         match fault {
             "down" => stopped(&rig, "kata").await,
-            _ => hung(&rig, "kata").await,
+            "unresponsive" => hung(&rig, "kata").await,
+            _ => rig.sim("kata").hold("ContainerStatus"),
         }
+        of_container(&rig, &container, false).await.expect(fault);
         let before = of_pod(&rig, &pod).await.expect(fault);
         for _ in 0..2 {
             list(&rig).await;
