@@ -68,14 +68,17 @@ pub struct Saved {
     /// The kept `ContainerStatusResponse`s, the longest unused first. Empty if the backend answered all calls.
     #[prost(message, repeated, tag = "20")]
     pub container_statuses: Vec<SavedStatus>,
+    /// Whether `images` may be outdated, so that only a call for all images gets them.
+    #[prost(bool, tag = "21")]
+    pub images_outdated: bool,
     /// Whether a call that creates a pod was under way, or had an unknown result.
-    #[prost(bool, tag = "31")]
+    #[prost(bool, tag = "22")]
     pub creating: bool,
     /// Whether the backend has never answered criswitch.
-    #[prost(bool, tag = "32")]
+    #[prost(bool, tag = "23")]
     pub never_answered: bool,
     /// Since when the backend reports that its runtime is not ready, in seconds since 1970.
-    #[prost(uint64, optional, tag = "33")]
+    #[prost(uint64, optional, tag = "24")]
     pub unready_since: Option<u64>,
 }
 

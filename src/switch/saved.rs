@@ -239,6 +239,7 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         given_descriptors: switch.given.lock().as_deref().cloned(),
         pod_statuses: saved_statuses(backend, Kind::Pod),
         container_statuses: saved_statuses(backend, Kind::Container),
+        images_outdated: known.lists.is_outdated(List::Images),
         creating,
         never_answered: known.answered.is_none(),
         unready_since: known.unready_since.and_then(|since| {
@@ -250,7 +251,7 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
 
 fn saved_list(switch: &Switch, backend: &Backend, list: List) -> Option<Bytes> {
     let lists = backend.record.known().lists;
-    let message = lists.message(list).filter(|_| !lists.is_outdated(list))?;
+    let message = lists.message(list)?;
     let own = cached::own_items(&switch.owners(), list, backend, &message, &[])?;
     Some(own.into())
 }
@@ -363,6 +364,9 @@ impl Restored<'_> {
             if let Some(message) = message {
                 self.restore_list(list, message, at);
             }
+        }
+        if saved.images_outdated {
+            backend.outdate(List::Images);
         }
         self.restore_statuses(&rpc::POD_STATUS, saved.pod_statuses);
         self.restore_statuses(&rpc::CONTAINER_STATUS, saved.container_statuses);

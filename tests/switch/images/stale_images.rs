@@ -105,18 +105,19 @@ async fn images_are_listed_again_after_a_pull_and_after_a_removal() {
         ..Default::default()
     };
     rig.images().pull_image(pull).await.unwrap();
-    until_listed(&rig, 3).await;
+    wait::until(async || is_saved(&rig, "kata", "new")).await;
+    is_listed_from_cache(&rig, 3).await;
     let image = at_kata("only-kata");
     let removal = cri::RemoveImageRequest { image };
     rig.images().remove_image(removal).await.unwrap();
-    until_listed(&rig, 2).await;
+    wait::until(async || !is_saved(&rig, "kata", "only-kata")).await;
+    is_listed_from_cache(&rig, 2).await;
     // runc's images did not change, so runc received only the two lists above.
     assert_eq!(rig.sim("runc").calls("ListImages").len(), asked + 2);
 }
 
-/// Waits until kata's list of images is cached again, then asserts the number of images listed while kata is down.
-async fn until_listed(rig: &Rig, count: usize) {
-    wait::until(async || is_saved(rig, "kata", "new")).await;
+/// Asserts the number of images listed while kata is down.
+async fn is_listed_from_cache(rig: &Rig, count: usize) {
     stopped(rig, "kata").await;
     assert_eq!(list(rig).await.unwrap().len(), count);
     rig.sim("kata").start();
@@ -149,6 +150,46 @@ async fn after_a_removal_only_a_call_for_all_images_gets_the_cached_list() {
         stopped(&rig, "kata").await;
         assert_eq!(list(&rig).await.unwrap(), before);
         is_kata_s(find(&rig, "only-kata").await.unwrap_err());
+    }
+}
+
+/// The kubelet's garbage collection has the id from the same list, and removes every unused image if a removal fails.
+#[tokio::test]
+async fn after_a_pull_an_image_of_another_store_is_removed_by_its_id_and_no_other() {
+    let rig = with_images().await;
+    let ids = ["runc", "kata"].map(|name| rig.sim(name).images()[0].id.clone());
+    rig.sim("kata").hold("ListImages");
+    let request = cri::PullImageRequest {
+        image: at_kata("new"),
+        ..Default::default()
+    };
+    rig.images().pull_image(request).await.unwrap();
+    stopped(&rig, "kata").await;
+    let remove = async |image: &str| {
+        let image = Some(image_spec(image));
+        let request = cri::RemoveImageRequest { image };
+        rig.images().remove_image(request).await
+    };
+    remove(&ids[0]).await.unwrap();
+    assert!(rig.sim("runc").images().is_empty());
+    is_kata_s(remove(&ids[1]).await.unwrap_err());
+}
+
+#[tokio::test]
+async fn after_a_pull_and_a_restart_only_a_call_for_all_images_gets_the_cached_list() {
+    let mut rig = with_images().await;
+    let before = list(&rig).await.unwrap();
+    rig.sim("kata").hold("ListImages");
+    let request = cri::PullImageRequest {
+        image: at_kata("new"),
+        ..Default::default()
+    };
+    rig.images().pull_image(request).await.unwrap();
+    stopped(&rig, "kata").await;
+    for _ in 0..2 {
+        rig.restart_switch().await;
+        assert_eq!(list(&rig).await.unwrap(), before);
+        is_kata_s(find(&rig, "new").await.unwrap_err());
     }
 }
 

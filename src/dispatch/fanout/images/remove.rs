@@ -80,7 +80,13 @@ pub(crate) async fn remove_image(
         // A store that does not answer may list exactly this id. Until it answers, no image with another form of the id
         // is removed.
         None | Some(By::Form) => true,
-        Some(By::Id | By::Name) => !matches!(said.image, Stored::Nothing),
+        Some(By::Name) => !matches!(said.image, Stored::Nothing),
+        // The client has the id from a list. That list has the same images of a silent store, even if an image was
+        // pulled since.
+        Some(By::Id) => {
+            let last = stores::last_image(&ask, &said.backend);
+            !matches!(last, Some(Stored::Nothing))
+        }
     });
     let failed: Vec<_> = silent.filter_map(StoreAnswer::into_failed).collect();
     if by == Some(By::Form) && !failed.is_empty() {

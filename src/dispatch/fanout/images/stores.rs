@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criswitch_cri::codec::protobuf::{self, Malformed};
-use criswitch_cri::rpc;
 use criswitch_cri::rpc::fields::{
     IMAGE_REFERENCE, IMAGE_STATUS_HANDLERS, ITEMS, LISTED_ID, image, image_status_response,
     int64_value,
 };
+use criswitch_cri::rpc::{self, List};
 use futures_util::future::join_all;
 use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
+use crate::backend::lists::Snapshot;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
 use crate::dispatch::fanout;
@@ -239,7 +240,20 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
 
 /// Looks up the image that `call` names in the cached list of `backend`. `None` if no cached list is fresh enough.
 fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
-    let snapshot = backend.record.known().lists.whole_images()?.clone();
+    image_in(call, backend, backend.record.known().lists.whole_images()?)
+}
+
+/// Looks up the image that `call` names in the last list of `backend`, which may lack an image that was pulled since.
+/// `None` if this list is too old. A call for all images shows the same list.
+pub(super) fn last_image(call: &Call, backend: &Backend) -> Option<Stored> {
+    image_in(
+        call,
+        backend,
+        backend.record.known().lists.get(List::Images)?,
+    )
+}
+
+fn image_in(call: &Call, backend: &Backend, snapshot: &Snapshot) -> Option<Stored> {
     if snapshot.age() >= backend.stale_lists() {
         return None;
     }
