@@ -1,8 +1,8 @@
 //! The last status of each pod and container of a backend: the replies to `PodSandboxStatus` and `ContainerStatus`.
 //! criswitch serves them while the backend is away or late, as it serves the cached lists.
 //!
-//! A status is dropped when the item may have changed: because of a client's call or an event, or when a list shows a
-//! different state.
+//! A status is dropped when the item may have changed: when the backend has answered a client's call that changes the
+//! item, at an event, or when a list shows a different state.
 
 use std::collections::HashMap;
 

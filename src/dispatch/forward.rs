@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use criswitch_cri::rpc::Patience;
-use tonic::Code;
+use http::HeaderMap;
+use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
@@ -55,7 +56,6 @@ pub(crate) async fn send(
     call: &Call,
     backend: &Arc<Backend>,
 ) -> Result<Unsent, Failed> {
-    let _changed = short::ChangedItem::of(switch, call, backend).await?;
     let sent = pin!(async {
         if call.lesson.must_read() {
             pass_learned(switch, call, backend).await
@@ -82,13 +82,12 @@ async fn pass_learned(
     call: &Call,
     backend: &Arc<Backend>,
 ) -> Result<Unsent, Failed> {
-    let (asked, changes) = (
-        Asked::now(&switch.owners(), backend),
-        backend.status_changes(),
-    );
-    let (headers, body) = (call.reading_headers(), call.body.clone());
-    let answer = backend.ask(call.user, call.row, &headers, body).await?;
-    keep_status(switch, call, backend, &answer, changes);
+    if call.lesson.creates() {
+        // Get the connection first: a list that is requested meanwhile may lack the new item.
+        backend.wire().await?;
+    }
+    let asked = Asked::now(&switch.owners(), backend);
+    let answer = ask(switch, call, backend, &call.reading_headers()).await?;
     learned(switch, call, backend, asked, answer).await
 }
 
@@ -100,15 +99,14 @@ async fn pass_as_it_is(
     call: &Call,
     backend: &Arc<Backend>,
 ) -> Result<Unsent, Failed> {
-    let (row, headers, body) = (call.row, &call.headers, call.body.clone());
-    if !row.streams() {
-        let changes = backend.status_changes();
-        let answer = backend.ask(call.user, row, headers, body).await?;
+    if !call.row.streams() {
+        let answer = ask(switch, call, backend, &call.headers).await?;
         note(call, backend, &answer);
-        keep_status(switch, call, backend, &answer, changes);
         return Ok(reply::of_answer(answer).into());
     }
-    let response = backend.call(row, headers, body).await?;
+    let response = backend
+        .call(call.row, &call.headers, call.body.clone())
+        .await?;
     let listing = call.listing().filter(|listing| !listing.list.is_stats());
     let list = listing.map(|listing| listing.list);
     if let Some(list) = list {
@@ -119,11 +117,26 @@ async fn pass_as_it_is(
     Ok(Unsent::of(reply, [backend]))
 }
 
-/// Keeps the status of a pod or container, unless there is only one backend: criswitch then serves no kept status.
-fn keep_status(switch: &Switch, call: &Call, backend: &Backend, answer: &Answer, changes: u64) {
-    if !call.live.is_alone() {
+/// Sends a call and reads the whole reply. Keeps the status in the reply, unless there is only one backend: criswitch
+/// then serves no kept status. Drops the statuses that the call may have changed.
+async fn ask(
+    switch: &Switch,
+    call: &Call,
+    backend: &Backend,
+    headers: &HeaderMap,
+) -> Result<Answer, Status> {
+    let changes = short::begin(call, backend);
+    let asked = backend.ask(call.user, call.row, headers, call.body.clone());
+    let answer = asked.await;
+    if !answer.as_ref().is_err_and(errors::is_silence) {
+        short::drop_changed(switch, call, backend);
+    }
+    if let Ok(answer) = &answer
+        && !call.live.is_alone()
+    {
         short::keep(switch, backend, (call.row, &call.body), answer, changes);
     }
+    answer
 }
 
 /// Records whether the answer to a call for all items can be used.

@@ -133,53 +133,23 @@ pub(crate) fn keep(
     }
 }
 
-/// A guard for a call that may change a pod or container. Drops the kept statuses of the item, and of the items that
-/// change with it, when the call is sent and when it has ended, whatever its outcome.
-pub(super) struct ChangedItem<'a> {
-    switch: &'a Switch,
-    backend: &'a Backend,
-    kind: Kind,
-    /// The id, or all ids that the client's short id may mean.
-    ids: Vec<String>,
+/// Returns the [`Statuses::changes`](crate::backend::statuses::Statuses::changes) of `backend` for `call`, which is sent
+/// now. If the call may change a pod or container, criswitch keeps no status that it requested earlier.
+pub(super) fn begin(call: &Call, backend: &Backend) -> u64 {
+    let mut statuses = backend.statuses.lock();
+    if call.row.changed_item(&call.message()).is_some() {
+        statuses.changed([]);
+    }
+    statuses.changes()
 }
 
-impl<'a> ChangedItem<'a> {
-    /// The guard for `call`; `None` if it changes no item. Waits for the connection: a call that cannot be sent changes
-    /// nothing.
-    ///
-    /// # Errors
-    /// `Unavailable` if the call cannot be sent.
-    pub(super) async fn of(
-        switch: &'a Switch,
-        call: &Call,
-        backend: &'a Backend,
-    ) -> Result<Option<ChangedItem<'a>>, Status> {
-        let message = call.message();
-        let Some((kind, id)) = call.row.changed_item(&message) else {
-            return Ok(None);
-        };
+/// Drops the kept statuses of the pod or container that `call` may have changed, and of the items that change with it.
+/// Call this when `backend` has answered: until then, the cached list shows the same older state as the statuses.
+pub(super) fn drop_changed(switch: &Switch, call: &Call, backend: &Backend) {
+    if let Some((kind, id)) = call.row.changed_item(&call.message()) {
         let ids = named(&switch.owners(), kind, id, backend.id);
-        backend.wire().await?;
-        let changed = ChangedItem {
-            switch,
-            backend,
-            kind,
-            ids,
-        };
-        changed.drop_statuses();
-        Ok(Some(changed))
-    }
-
-    fn drop_statuses(&self) {
-        for id in &self.ids {
-            drop_statuses(self.switch, self.backend, self.kind, id);
-        }
-    }
-}
-
-impl Drop for ChangedItem<'_> {
-    fn drop(&mut self) {
-        self.drop_statuses();
+        ids.iter()
+            .for_each(|id| drop_statuses(switch, backend, kind, id));
     }
 }
 
