@@ -37,9 +37,9 @@ const LONGEST_VERSION: usize = 64 << 10;
 /// driver, sends it the runtime configuration, and requests its status. Then the backend has joined.
 ///
 /// # Errors
-/// The error of `Version`, or of a list if there are no cached lists, or `Unavailable` if the runtime configuration
-/// does not reach the backend, if the state of a backend that has not joined cannot be saved, or if the backend is
-/// forgotten meanwhile. After any other failure the backend still becomes ready.
+/// The error of `Version`, or of a list if there are no cached lists, or `Unavailable` if the state of a backend that has
+/// not joined cannot be saved, or if the backend is forgotten meanwhile. After any other failure the backend still becomes
+/// ready.
 pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
     let OwnCalls {
         switch,
@@ -65,16 +65,13 @@ pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
     }
     let aside = async {
         compare_cgroup_driver(&switch.live(), backend, wire).await?;
-        match replay_runtime_config(&switch.runtime_config, backend, wire).await {
-            Err(Failed::Status(status)) => Err(status),
-            // A backend that rejects the configuration still becomes ready, and criswitch sends the configuration
-            // again.
-            Err(Failed::Answer(_)) => {
-                backend.nudges.owed.notify_one();
-                Ok(())
-            }
-            Ok(()) => Ok(()),
+        // A backend that rejects the configuration, or breaks off the call, still becomes ready, and criswitch sends the
+        // configuration again.
+        let replayed = replay_runtime_config(&switch.runtime_config, backend, wire).await;
+        if replayed.is_err() {
+            backend.nudges.owed.notify_one();
         }
+        Ok::<(), Status>(())
     };
     // New pods wait for these calls, at most `list_timeout`. If one takes longer, criswitch repeats it when the backend
     // is ready.

@@ -152,10 +152,18 @@ impl Sim {
         });
     }
 
-    /// Ends [`Sim::fail`].
+    /// Resets the stream of each call of an RPC until [`Sim::heal`].
+    pub fn reset(&self, rpc: &str) {
+        self.edit(|journal| {
+            journal.resets.insert(rpc.to_owned());
+        });
+    }
+
+    /// Ends [`Sim::fail`] and [`Sim::reset`].
     pub fn heal(&self, rpc: &str) {
         self.edit(|journal| {
             journal.fails.remove(rpc);
+            journal.resets.remove(rpc);
         });
     }
 

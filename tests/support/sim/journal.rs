@@ -24,6 +24,8 @@ pub struct Journal {
     pub sent: HashMap<String, BytesMut>,
     pub lacks: HashSet<String>,
     pub fails: HashMap<String, Status>,
+    /// The RPCs whose calls get a reset of their stream.
+    pub resets: HashSet<String>,
     /// A header that no call may have, and the status of such calls. Without a status their streams are reset.
     pub rejects: Option<(String, Option<Status>)>,
     pub holds: HashSet<String>,

@@ -122,6 +122,9 @@ async fn answer(
     {
         return Ok(with.ok_or("the header is rejected")?.into_http());
     }
+    if sim.0.journal.borrow().resets.contains(&rpc) {
+        return Err("the call is reset".into());
+    }
     let mut is_lost = false;
     sim.edit(|journal| is_lost = journal.loses.remove(&rpc));
     if is_lost {

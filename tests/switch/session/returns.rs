@@ -3,8 +3,9 @@
 use criswitch_cri::rpc::Kind;
 use tonic::{Code, Status};
 
-use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, stopped};
+use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, send, stopped};
 use crate::faults::{directly, names, runc_and_kata, state_of, until_state};
+use crate::support::frame_raw;
 use crate::wait;
 
 #[tokio::test]
@@ -115,6 +116,22 @@ async fn pods_that_vanished_while_their_backend_was_down_are_forgotten() {
         let reply = call.send(&rig, call.pick(&pod, &container)).await;
         assert_eq!(reply.code(), call.if_gone, "{}", call.rpc);
     }
+}
+
+/// The backend's pods need no network configuration.
+#[tokio::test]
+async fn a_backend_that_resets_the_runtime_configuration_becomes_ready() {
+    let rig = runc_and_kata().await;
+    send(&rig, "UpdateRuntimeConfig", frame_raw(b"")).await;
+    stopped(&rig, "kata").await;
+    let kata = rig.sim("kata");
+    kata.reset("UpdateRuntimeConfig");
+    kata.start();
+    until_state(&rig, "kata", "ready").await;
+    let asked = kata.calls("UpdateRuntimeConfig").len();
+    kata.heal("UpdateRuntimeConfig");
+    wait::until(async || kata.calls("UpdateRuntimeConfig").len() > asked).await;
+    assert_eq!(state_of(&rig, "kata").await["state"], "ready");
 }
 
 #[tokio::test]
