@@ -213,21 +213,21 @@ async fn request_status(
         return Err(late(backend));
     }
     let forgets = backend.forgets();
-    let answer = call
-        .within(STATUS_WAIT, asked)
-        .await
-        .unwrap_or_else(|given_up| {
+    let answer = match call.within(STATUS_WAIT, asked).await {
+        Ok(answered) => answered.inspect_err(|why| {
+            // A backend may break off this call only, and answer all others.
+            if backend.connection.is_ready() || !errors::is_silence(why) {
+                backend.record.doubt(&rpc::STATUS);
+            }
+        })?,
+        Err(given_up) => {
             // If a backend always takes longer than `STATUS_WAIT`, only a call in the background gets its status.
             if given_up.is_fault_of_backend {
                 backend.record.miss(&rpc::STATUS);
             }
-            Err(late(backend))
-        })
-        .inspect_err(|why| {
-            if !errors::is_silence(why) {
-                backend.record.doubt(&rpc::STATUS);
-            }
-        })?;
+            return Err(late(backend));
+        }
+    };
     let status = backend
         .message(&answer)
         .and_then(|message| keep_status(backend, forgets, &message))

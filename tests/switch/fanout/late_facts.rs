@@ -33,11 +33,15 @@ async fn until_none_fails(rig: &Rig, name: &str) {
 
 #[tokio::test]
 async fn the_node_is_not_ready_if_the_status_of_the_default_backend_alone_hangs_or_fails() {
-    let failures: [fn(&Sim); 2] = [
-        |runc| runc.hold("Status"),
-        |runc| runc.fail("Status", Status::internal("no status")),
+    let failures: [(fn(&Sim), &str); 3] = [
+        (|runc| runc.hold("Status"), "no Status within"),
+        (
+            |runc| runc.fail("Status", Status::internal("no status")),
+            "no status",
+        ),
+        (|runc| runc.reset("Status"), "broken off"),
     ];
-    for (fail, cause) in failures.into_iter().zip(["no Status within", "no status"]) {
+    for (fail, cause) in failures {
         let rig = runc_and_kata().await;
         status(&rig).await;
         fail(rig.sim("runc"));
