@@ -157,9 +157,18 @@ impl Record {
     /// Records that the backend did not answer `request`, a short read, in time. The session repeats the read until the
     /// backend answers it. Logs the first late read of each RPC.
     pub(crate) fn note_late_read(&self, row: &'static Row, request: &Bytes) {
-        if self.known.lock().late_reads.note(row, request) {
+        if self.known.lock().late_reads.note(row, request, true) {
             let (rpc, timeout) = (row.name, self.settings.list_timeout());
             tracing::warn!(backend = %self.settings.name(), rpc, ?timeout, "backend is late with a call; criswitch repeats it in the background");
+        }
+        self.nudges.late_reads.notify_one();
+    }
+
+    /// Like [`Record::note_late_read`], for a read that the backend broke off over a connection that lasts.
+    pub(crate) fn note_broken_read(&self, row: &'static Row, request: &Bytes) {
+        if self.known.lock().late_reads.note(row, request, false) {
+            let rpc = row.name;
+            tracing::warn!(backend = %self.settings.name(), rpc, "backend breaks off a call; criswitch repeats it in the background");
         }
         self.nudges.late_reads.notify_one();
     }

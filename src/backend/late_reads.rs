@@ -72,9 +72,10 @@ impl LateReads {
         Some((late.since, is_repeated))
     }
 
-    /// Records that the backend has not answered `request` in time. Returns whether this is the first unanswered
-    /// request of the RPC. A request that is too long is not recorded, because criswitch does not repeat it.
-    pub(crate) fn note(&mut self, row: &'static Row, request: &Bytes) -> bool {
+    /// Records that the backend has not answered `request` in time, or broke it off if not `is_for_all`: then criswitch
+    /// still sends other requests of the RPC, which cost no wait. Returns whether this is the first unanswered request
+    /// of the RPC. A request that is too long is not recorded, because criswitch does not repeat it.
+    pub(crate) fn note(&mut self, row: &'static Row, request: &Bytes, is_for_all: bool) -> bool {
         if request.len() > LONGEST {
             return false;
         }
@@ -83,13 +84,13 @@ impl LateReads {
             self.rpcs.push(LateRpc {
                 row,
                 since: Instant::now(),
-                is_for_all: true,
+                is_for_all,
                 unanswered: vec![request.clone()],
             });
             return true;
         };
         if !late.unanswered.contains(request) {
-            late.is_for_all = true;
+            late.is_for_all |= is_for_all;
             late.add(request);
         }
         false
@@ -160,8 +161,8 @@ mod tests {
     fn an_rpc_is_late_until_another_request_is_answered_and_a_request_until_its_own_answer() {
         let mut late = LateReads::default();
         assert!(!is_late(&mut late, &A));
-        assert!(late.note(&CONTAINER_STATUS, &A));
-        assert!(!late.note(&CONTAINER_STATUS, &A), "no news");
+        assert!(late.note(&CONTAINER_STATUS, &A, true));
+        assert!(!late.note(&CONTAINER_STATUS, &A, true), "no news");
         assert!(is_late(&mut late, &A) && is_late(&mut late, &B));
         assert!(late.check(&POD_STATUS, &A).is_none(), "another RPC");
         assert_eq!(late.unanswered().len(), 2, "both are repeated");
@@ -169,14 +170,16 @@ mod tests {
         assert!(is_late(&mut late, &A) && !is_late(&mut late, &B));
         assert!(late.answered(&CONTAINER_STATUS, &A));
         assert!(!is_late(&mut late, &A));
+        assert!(late.note(&CONTAINER_STATUS, &A, false));
+        assert!(is_late(&mut late, &A) && !is_late(&mut late, &B));
     }
 
     #[test]
     fn few_requests_are_repeated_and_no_long_one() {
         let mut late = LateReads::default();
-        assert!(!late.note(&CONTAINER_STATUS, &Bytes::from(vec![0; LONGEST + 1])));
+        assert!(!late.note(&CONTAINER_STATUS, &Bytes::from(vec![0; LONGEST + 1]), true));
         assert!(!is_late(&mut late, &A), "nothing would end this lateness");
-        late.note(&CONTAINER_STATUS, &A);
+        late.note(&CONTAINER_STATUS, &A, true);
         for request in 0..2 * MOST_REPEATED {
             let request = Bytes::from(format!("{request}"));
             assert!(is_late(&mut late, &request));
@@ -185,20 +188,20 @@ mod tests {
         late.postpone(&CONTAINER_STATUS, &A);
         assert!(late.unanswered().iter().all(|(_, request)| *request != A));
         for request in 0..2 * MOST_LATE {
-            late.note(&CONTAINER_STATUS, &Bytes::from(format!("{request}")));
+            late.note(&CONTAINER_STATUS, &Bytes::from(format!("{request}")), true);
         }
         assert_eq!(late.rpcs[0].unanswered.len(), MOST_LATE);
         let long = Bytes::from(vec![0; LONGEST]);
         let mut of_images = LateReads::default();
-        assert!(of_images.note(&IMAGE_STATUS, &long));
-        of_images.note(&IMAGE_STATUS, &Bytes::from(vec![1; LONGEST]));
-        of_images.note(&IMAGE_STATUS, &A);
+        assert!(of_images.note(&IMAGE_STATUS, &long, true));
+        of_images.note(&IMAGE_STATUS, &Bytes::from(vec![1; LONGEST]), true);
+        of_images.note(&IMAGE_STATUS, &A, true);
         let unanswered = of_images.unanswered();
         assert_eq!(unanswered.len(), 2, "no room for a third one");
         assert_eq!(unanswered[1].1, A, "the earliest one makes room");
         late.answered(&CONTAINER_STATUS, &B);
         assert!(!is_late(&mut late, &B));
-        late.note(&CONTAINER_STATUS, &Bytes::from_static(b"c"));
+        late.note(&CONTAINER_STATUS, &Bytes::from_static(b"c"), true);
         assert!(is_late(&mut late, &B), "also without room for the request");
     }
 }

@@ -5,6 +5,7 @@
 //! cached lists. Without a kept status, the call fails at once. On a node with one backend, criswitch keeps no status,
 //! and the call waits as long as its client does, unless the backend becomes unresponsive.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -39,7 +40,16 @@ pub(super) async fn read(
     if call.live.is_alone() {
         return send.await;
     }
-    match in_time(call, backend, send).await {
+    let sent = pin!(async {
+        send.await.inspect_err(|why| {
+            // The end of a connection and the deadline of the client say nothing about this RPC.
+            let is_other = matches!(why.code(), Code::Unavailable | Code::DeadlineExceeded);
+            if why.is_silence() && !is_other {
+                backend.record.note_broken_read(call.row, &call.body);
+            }
+        })
+    });
+    match in_time(call, backend, sent).await {
         Err(why) if why.is_silence() => kept(switch, call, backend).ok_or(why),
         sent => sent,
     }

@@ -34,6 +34,8 @@ async fn of_pod(rig: &Rig, id: &str) -> Result<cri::PodSandboxStatus, Status> {
     Ok(whole_pod(rig, id).await?.status.unwrap())
 }
 
+const STATUSES: [&str; 2] = ["PodSandboxStatus", "ContainerStatus"];
+
 async fn list(rig: &Rig) {
     rig.pods().await.unwrap();
     rig.containers().await.unwrap();
@@ -51,14 +53,13 @@ async fn with_statuses() -> (Rig, String, String) {
 
 #[tokio::test]
 async fn the_last_statuses_answer_while_a_backend_is_down_unresponsive_or_late() {
-    for fault in ["down", "unresponsive", "late"] {
+    for fault in ["down", "unresponsive", "late", "reset"] {
         let (rig, pod, container) = with_statuses().await;
         match fault {
             "down" => stopped(&rig, "kata").await,
             "unresponsive" => hung(&rig, "kata").await,
-            _ => ["PodSandboxStatus", "ContainerStatus"]
-                .iter()
-                .for_each(|rpc| rig.sim("kata").hold(rpc)),
+            "late" => STATUSES.iter().for_each(|rpc| rig.sim("kata").hold(rpc)),
+            _ => STATUSES.iter().for_each(|rpc| rig.sim("kata").reset(rpc)),
         }
         for _ in 0..2 {
             let shown = of_pod(&rig, &pod).await.expect(fault);
@@ -70,8 +71,33 @@ async fn the_last_statuses_answer_while_a_backend_is_down_unresponsive_or_late()
             assert_eq!(shown.state(), cri::ContainerState::ContainerRunning);
         }
         let verbose = of_container(&rig, &container, true).await.unwrap_err();
-        assert_eq!(verbose.code(), Code::Unavailable, "{fault}");
+        let code = match fault {
+            "reset" => Code::Internal,
+            _ => Code::Unavailable,
+        };
+        assert_eq!(verbose.code(), code, "{fault}");
     }
+}
+
+/// criswitch repeats the read of the one container, and still sends the others.
+#[tokio::test]
+async fn a_read_that_its_backend_resets_is_named_and_delays_no_other_read() {
+    let (rig, pod, container) = with_statuses().await;
+    let other = rig.create(&pod, "other").await;
+    list(&rig).await;
+    of_container(&rig, &container, false).await.unwrap();
+    let kata = rig.sim("kata");
+    kata.reset("ContainerStatus");
+    of_container(&rig, &container, false).await.unwrap();
+    let shown = crate::faults::state_of(&rig, "kata").await;
+    assert_eq!(shown["failingRpcs"][0]["rpc"], "ContainerStatus", "{shown}");
+    kata.heal("ContainerStatus");
+    of_container(&rig, &other, false).await.unwrap();
+    wait::until(async || {
+        let shown = crate::faults::state_of(&rig, "kata").await;
+        shown["failingRpcs"][0].is_null()
+    })
+    .await;
 }
 
 /// The kubelet removes containers while it collects garbage, and asks for the status of each container before it
