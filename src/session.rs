@@ -136,7 +136,13 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
         }
         cause = life(OwnCalls::new(switch, backend, Some(&wire)), &wire, &mut ready) => cause,
         never = further::keep_enough(switch, backend, &wire, file) => match never {},
-        () = replaced(backend, file) => "its socket was replaced by a new file".to_owned(),
+        () = replaced(backend, file) => {
+            if matches!(backend.connection.link().state, State::Unresponsive(..)) {
+                // Nothing can reach this process any more, so its calls would never end.
+                wire.abort();
+            }
+            "its socket was replaced by a new file".to_owned()
+        }
     };
     wire.end();
     let lasted = ready.is_some_and(|since: Instant| since.elapsed() > LONGEST_PAUSE);

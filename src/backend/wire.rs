@@ -12,6 +12,7 @@ use h2::client::{Connection, SendRequest};
 use h2::{Reason, RecvStream};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -44,6 +45,8 @@ struct SharedWire {
 /// One HTTP/2 connection.
 struct HttpConnection {
     requests: SendRequest<Bytes>,
+    /// The task that drives the connection.
+    driven: AbortHandle,
     /// Cancelled when the connection rejects a call, or when a GOAWAY of the backend excludes a call in flight.
     over: CancellationToken,
     streams: Arc<Streams>,
@@ -76,7 +79,7 @@ impl Wire {
     ) -> (Wire, Driver) {
         let (over, queue) = (CancellationToken::new(), Arc::<StreamQueue>::default());
         let driven = tokio::spawn(drive(connection, Arc::clone(&queue)));
-        let rejected = over.clone();
+        let (rejected, task) = (over.clone(), driven.abort_handle());
         let driver = async move {
             tokio::select! {
                 // The task has no result only if the task panicked or if tokio shuts down.
@@ -86,6 +89,7 @@ impl Wire {
         };
         let first = HttpConnection {
             requests,
+            driven: task,
             over,
             streams: Streams::new(Arc::clone(&queue)),
             was_used: AtomicBool::new(true),
@@ -125,6 +129,15 @@ impl Wire {
         !queue.is_crowded() && all.all(|connection| connection.streams.is_unused())
     }
 
+    /// Closes the connections, which ends the calls in flight.
+    pub(crate) fn abort(&self) {
+        self.shared.first.driven.abort();
+        let extra = self.shared.extra.lock();
+        extra
+            .iter()
+            .for_each(|connection| connection.driven.abort());
+    }
+
     /// The same connection for probes. A stream is kept free for them.
     pub(crate) fn for_probes(&self) -> Wire {
         Wire {
@@ -151,6 +164,7 @@ impl Wire {
         let added = &wire.shared.first;
         let added = HttpConnection {
             requests: added.requests.clone(),
+            driven: added.driven.clone(),
             over: added.over.clone(),
             streams: Streams::new(Arc::clone(&self.shared.queue)),
             was_used: AtomicBool::new(true),

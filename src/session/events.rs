@@ -47,8 +47,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The limits on the wait for the state of a pod when criswitch asks for the state again. Each wait is twice as long as
 /// the one before, but at least as long as the first limit and at most as long as the second.
 const STATE_LIMITS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(120)];
-/// How long criswitch still sends the events of a removed backend. The deletion event of its last pod may come after
-/// the reply that led to the removal.
+/// How long criswitch still sends the events of a removed backend, and of a connection that takes no further calls. The
+/// deletion event of a backend's last pod may come after the reply that led to the removal.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 /// Sends a backend's events to subscribers, while there are any, until the backend is removed.
@@ -88,6 +88,10 @@ async fn follow_streams(own: OwnCalls<'_>) {
             biased;
             () = closed_for_a_while(backend) => break,
             ended = follow_stream(own, &mut before, &asked) => ended,
+            // The connection takes no further calls, and may last: a new process has no stream yet.
+            () = lost_for_a_while(backend, opened.failures) => {
+                Err(backend.unavailable("its connection was replaced").into())
+            }
         };
         let now = Baseline::now(switch, backend);
         before = Some(match before.take() {
@@ -117,6 +121,12 @@ async fn follow_streams(own: OwnCalls<'_>) {
 /// Waits until the backend is removed, and then [`LAST_EVENTS`] for the events of its last pod.
 async fn closed_for_a_while(backend: &Backend) {
     backend.connection.closed().await;
+    tokio::time::sleep(LAST_EVENTS).await;
+}
+
+/// Waits until more than `failures` connections have failed or ended, and then [`LAST_EVENTS`] for the last events.
+async fn lost_for_a_while(backend: &Backend, failures: u64) {
+    backend.connection.lost(failures).await;
     tokio::time::sleep(LAST_EVENTS).await;
 }
 

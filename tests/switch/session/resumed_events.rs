@@ -208,6 +208,20 @@ async fn a_list_that_fails_when_events_resume_is_asked_for_again() {
     assert_eq!(state(&shown["late"]), PodSandboxState::SandboxReady);
 }
 
+/// The old process may live on with the connection, for example while it hangs or ends gracefully.
+#[cfg(unix)] // A named pipe has no file.
+#[tokio::test]
+async fn events_come_from_the_process_that_has_taken_over_the_socket() {
+    let (rig, mut events) = subscribed().await;
+    let kata = rig.sim("kata");
+    let requests = kata.calls("GetContainerEvents").len();
+    kata.start();
+    of_pods(&mut events, 2).await;
+    assert_eq!(kata.calls("GetContainerEvents").len(), requests + 1);
+    wait::until(async || kata.connections() == 1).await;
+    goes_on(&rig, events).await;
+}
+
 #[tokio::test]
 async fn a_pod_whose_status_hangs_delays_no_event_of_another_pod() {
     let (rig, mut events) = subscribed().await;

@@ -9,7 +9,7 @@ use tonic::Code;
 use crate::calls::{send, stopped, text_of};
 use crate::faults::{hang, hung, names, runc_and_kata, state_of, until_state, wake};
 use crate::logged::Logged;
-use crate::support::{Rig, Sim, frame_raw};
+use crate::support::{PATIENCE, Rig, Sim, frame_raw};
 use crate::switch::forget::forget;
 
 const LISTS: [&str; 4] = [
@@ -283,4 +283,23 @@ async fn the_process_that_serves_a_socket_is_logged_once_however_often_criswitch
     assert_eq!(lines.len(), 1, "{lines:?}");
     let pid = format!("pid={}", std::process::id());
     assert!(lines[0].contains(&pid), "{lines:?}");
+}
+
+/// Nobody can reach the old process any more, so it would never end the call.
+#[cfg(unix)] // A named pipe has no file.
+#[tokio::test]
+async fn a_call_in_flight_ends_when_a_new_process_takes_over_the_socket_of_a_hung_one() {
+    let rig = runc_and_kata().await;
+    let kata = rig.sim("kata");
+    kata.hold("RunPodSandbox");
+    let take_over = async {
+        kata.until_held("RunPodSandbox").await;
+        hung(&rig, "kata").await;
+        kata.start();
+    };
+    let created = tokio::time::timeout(PATIENCE, rig.try_run("kata", "boxed"));
+    let (created, ()) = tokio::join!(created, take_over);
+    assert_eq!(created.unwrap().unwrap_err().code(), Code::Unavailable);
+    wake(kata);
+    until_state(&rig, "kata", "ready").await;
 }
