@@ -34,6 +34,7 @@ use crate::dispatch::own::{self, OwnCalls};
 use crate::gate::Readable;
 use crate::limits::budget::Unread;
 use crate::ownership::Owners;
+use crate::session::until_answered;
 use crate::switch::Switch;
 use crate::switch::subscribers::Subscribers;
 use crate::switch::view::View;
@@ -311,7 +312,8 @@ async fn send_state(own: OwnCalls<'_>, before: &Baseline, asked: &Inquiry) {
     } = own;
     // The stream has no event of a pod that was created just before the stream was requested, and criswitch may not
     // know this pod yet. So criswitch lists the pods first.
-    while steadily(backend, || own.list()).await.is_none() {
+    let list = || until_answered(|| own.list());
+    while steadily(backend, list).await.is_none() {
         tokio::time::sleep(RETRY).await;
     }
     let now: BTreeSet<String> = known_pods(&View::of(switch), backend).into_keys().collect();

@@ -208,6 +208,19 @@ async fn a_list_that_fails_when_events_resume_is_asked_for_again() {
     assert_eq!(state(&shown["late"]), PodSandboxState::SandboxReady);
 }
 
+#[tokio::test]
+async fn a_list_without_an_answer_when_events_resume_is_asked_for_again() {
+    let (rig, mut events) = subscribed().await;
+    stopped(&rig, "kata").await;
+    let kata = rig.sim("kata");
+    kata.hold("RuntimeConfig");
+    kata.start();
+    kata.until_held("RuntimeConfig").await;
+    kata.lose("ListPodSandbox");
+    kata.release("RuntimeConfig");
+    of_pods(&mut events, 2).await;
+}
+
 /// The old process may live on with the connection, for example while it hangs or ends gracefully.
 #[cfg(unix)] // A named pipe has no file.
 #[tokio::test]
