@@ -72,6 +72,7 @@ pub(crate) async fn in_time<T, E: From<Status>>(
         Ok(answered) => return answered,
         Err(late) => late,
     };
+    backend.nudges.suspected.notify_one();
     if late.is_fault_of_backend {
         backend.record.note_late_read(call.row, &call.body);
     }

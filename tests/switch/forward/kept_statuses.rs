@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::calls::{ID_CALLS, send, stopped};
-use crate::faults::{hung, node, runc_and_kata, until_state};
+use crate::faults::{hang, hung, node, runc_and_kata, until_state};
 use crate::session::events::{listening, next};
 use crate::support::{Rig, Sim, frame};
 use crate::wait;
@@ -77,6 +77,17 @@ async fn the_last_statuses_answer_while_a_backend_is_down_unresponsive_or_late()
         };
         assert_eq!(verbose.code(), code, "{fault}");
     }
+}
+
+#[tokio::test]
+async fn a_short_read_without_an_answer_makes_criswitch_probe_the_backend() {
+    let (rig, pod, _) = with_statuses().await;
+    hang(rig.sim("kata"));
+    let begun = Instant::now();
+    of_pod(&rig, &pod).await.unwrap();
+    until_state(&rig, "kata", "unresponsive").await;
+    // `list_timeout`, and the time of a probe.
+    assert!(begun.elapsed() < Duration::from_millis(5200));
 }
 
 /// criswitch repeats the read of the one container, and still sends the others.
