@@ -263,7 +263,7 @@ impl Known {
 
     /// The RPCs that fail now. These are the merged RPCs whose last answer cannot be used, and the RPCs that the
     /// backend lacks although every runtime must have them. They are also the RPCs that the backend is late with: short
-    /// reads, `Status`, `ImageFsInfo` and the runtime configuration.
+    /// reads, `Status`, `ImageFsInfo`, the runtime configuration, and lists that no cached list has replaced yet.
     pub(crate) fn failing_rpcs(&self) -> Vec<Failure> {
         let required = self.lacking.iter().filter(|lack| {
             let mut failures = self.failures.iter();
@@ -274,11 +274,13 @@ impl Known {
                 .iter()
                 .all(|lack| lack.row.name != late.row.name)
         });
-        // `criswitch status` reports late lists and stats separately.
+        // `criswitch status` reports stats and served cached lists separately.
         let late_merged = self.late.iter().filter(|late| {
             let mut failures = self.failures.iter();
             let mut lacking = self.lacking.iter();
-            late.row.list().is_none()
+            let mut absent = self.absent.iter();
+            let is_list = late.row.is_list() && absent.all(|it| !it.row.goes_with(late.row));
+            (is_list || late.row.list().is_none())
                 && failures.all(|it| it.row.name != late.row.name)
                 && lacking.all(|lack| lack.row.name != late.row.name)
         });
