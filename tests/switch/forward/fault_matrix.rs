@@ -22,9 +22,6 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 /// The time limit of the first calls after the fault: `list_timeout`, plus the time for an answer.
 const IN_TIME: Duration = Duration::from_millis(2100);
 
-/// The longest wait for a list that is not cached.
-const NEEDED: Duration = Duration::from_secs(10);
-
 /// How often a test runs the loops.
 const RUNS: usize = 3;
 /// The name of kata's pod.
@@ -53,19 +50,6 @@ impl Fault {
     /// because it may take long: see docs/decisions/long-calls.md.
     fn is_of_a_change(self, rpc: &str) -> bool {
         matches!(self, Fault::Hangs(row) if row.name == rpc && row.patience == Patience::Change)
-    }
-
-    /// Whether a call may fail under this fault. A call for kata may fail unless a kept status answers it. A list of
-    /// images may fail, because a pull has made the cached list incomplete.
-    fn may_fail(self, rpc: &str, whose: Whose) -> bool {
-        match rpc {
-            "ListImages" => match self {
-                Fault::ListsHang => true,
-                Fault::Hangs(row) => row.name == rpc,
-                Fault::Stopped | Fault::Down => false,
-            },
-            _ => whose == Kata && !rpc.ends_with("Status"),
-        }
     }
 }
 
@@ -293,8 +277,7 @@ impl Node {
                     continue;
                 }
                 let (reply, took) = self.send(rpc, *whose).await;
-                let may_fail = fault.is_some_and(|fault| fault.may_fail(rpc, *whose));
-                let limit = limit_of(rpc, limit);
+                let may_fail = fault.is_some() && may_fail(rpc, *whose);
                 if took > limit || reply.code() != Code::Ok && !may_fail {
                     let text = text_of(&reply);
                     self.note(format!("{name}: {rpc} took {took:?} of {limit:?}: {text}"));
@@ -308,7 +291,6 @@ impl Node {
         self.run_pod().await;
         for row in ROWS.iter().filter(|row| row.name != rpc::EVENTS.name) {
             let (reply, took) = self.send(row.name, Runc).await;
-            let limit = limit_of(row.name, limit);
             if took > limit {
                 let text = text_of(&reply);
                 self.note(format!("{} took {took:?} of {limit:?}: {text}", row.name));
@@ -329,13 +311,9 @@ impl Node {
     }
 }
 
-/// The time limit of a call. The first list of images after a pull has a longer limit, because it needs the backend's
-/// answer.
-fn limit_of(rpc: &str, limit: Duration) -> Duration {
-    match rpc {
-        "ListImages" | "StreamImages" if limit == IN_TIME => IN_TIME + NEEDED,
-        _ => limit,
-    }
+/// Whether a call may fail under a fault: a call for kata that no kept status answers.
+fn may_fail(rpc: &str, whose: Whose) -> bool {
+    whose == Kata && !rpc.ends_with("Status")
 }
 
 fn path_of(rpc: &str) -> String {
