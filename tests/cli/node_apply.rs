@@ -441,7 +441,7 @@ fn a_link_that_leads_out_of_the_image_is_rejected() {
         .lines()
         .find(|line| line.starts_with("refused "))
         .unwrap();
-    expect!["refused outside: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/0.1.0/criswitchd, /opt/criswitch/current, /etc/criswitch/criswitch.toml, /var/lib/criswitch/node/journal: a link leads to a directory outside of the machine's root, or a file is in its way"].assert_eq(finding);
+    expect!["refused outside: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/0.1.0/criswitchd, /opt/criswitch/current, /etc/criswitch/criswitch.toml, /var/lib/criswitch/node/journal: a symbolic link points to a directory outside of the machine's root, or a file is in the way"].assert_eq(finding);
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     let machine = image().with("/opt", "a file");
     let outcome = node(&machine, "apply", &[]);

@@ -158,7 +158,7 @@ async fn the_steps_are_in_their_order_and_what_was_not_looked_at_is_rejected_by_
         try            handlers                                                       start a pod of each, and remove it
         endpoint       /var/lib/kubelet/config.yaml                                   replace: the kubelet's endpoint unix:///run/containerd/containerd.sock becomes unix:///run/criswitch/criswitch.sock
         restart        kubelet.service                                                restart the kubelet (process 812); containers keep running
-        verify         kubelet                                                        the kubelet is healthy within 20s, and all that ran still runs
+        verify         kubelet                                                        the kubelet is healthy within 20s, and all pods and containers still run
 
         accepted kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
         accepted daemon-reload: kubelet.service: whether systemd has read the unit as it is on disk is not known; try systemctl daemon-reload
@@ -277,7 +277,7 @@ async fn other_changes_that_a_restart_of_the_kubelet_would_apply_are_named() {
     finds(&machine.with(UNIT, command), UNKNOWN, expect![[r#"
         refused kubelet-program: /usr/bin/kubelet: the program was replaced after the kubelet had started, so a restart would upgrade it; try restarting the kubelet first
         refused kubelet-files: /etc/systemd/system/kubelet.service, /var/lib/kubelet/config.yaml: the file is newer than the kubelet's process, so a restart would apply it; try restarting the kubelet first
-        refused kubelet-flags: kubelet.service: the kubelet's process has other flags than its unit would give it now; try restarting the kubelet first
+        refused kubelet-flags: kubelet.service: the flags of the kubelet's process differ from the flags in its unit; try restarting the kubelet first
     "#]]).await;
     let hidden = running(&containerd())
         .await

@@ -19,7 +19,7 @@ pub enum Format {
     Yaml,
     /// Tables with more columns.
     Wide,
-    /// One name in each line.
+    /// One name per line.
     Name,
 }
 

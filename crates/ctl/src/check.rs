@@ -43,7 +43,7 @@ type DaemonAnswer = Result<Vec<String>, String>;
 pub(super) struct CheckArguments {
     #[command(flatten)]
     file: File,
-    /// The same as --config FILE.
+    /// The configuration file, like --config FILE.
     #[arg(value_name = "FILE")]
     named: Option<PathBuf>,
     #[command(flatten)]
@@ -54,12 +54,11 @@ pub(super) struct CheckArguments {
     /// Also ask each backend for its version, conditions and handlers.
     #[arg(long)]
     probe: bool,
-    /// Also check this machine: the settings of the kubelet and crictl, the sockets, cgroup drivers, and what the
-    /// runtimes share.
+    /// Also check this node: the settings of the kubelet and crictl, the sockets, the cgroup drivers, and paths that
+    /// several runtimes share.
     #[arg(long)]
     node: bool,
-    /// Check the machine whose root is this directory, for example a mounted image. --config is a path of this machine,
-    /// not below DIR.
+    /// Check the node whose root file system is mounted at DIR, such as an image. --config is not relative to DIR.
     #[arg(long, value_name = "DIR", default_value = "/", requires = "node", value_parser = directory)]
     root: PathBuf,
 }

@@ -38,15 +38,15 @@ pub(super) struct ExplainArguments {
     daemon: Daemon,
     #[command(flatten)]
     output: Output,
-    /// A handler, the id of a pod (its beginning is enough), or a pod as NAMESPACE/NAME.
+    /// A handler, a pod as NAMESPACE/NAME, or the id of a pod or its first characters (4 or more).
     #[arg(value_name = "HANDLER|ID|NAMESPACE/NAME", group = "what", add = ArgValueCandidates::new(complete::handlers))]
     subject: Option<String>,
     /// A file with pods or workloads as YAML or JSON, or a directory of such files: show which handlers of this node
     /// can run them. `-` is standard input. The option can be repeated.
     #[arg(long = "file", short, value_name = "FILE", group = "what")]
     files: Vec<PathBuf>,
-    /// Also show limits of the handler that cannot apply: those of pods that the API server rejects, and those for
-    /// other settings of the runtime.
+    /// Also show limits that cannot apply to the handler: for pods that the API server rejects, and for other settings
+    /// of the runtime.
     #[arg(long, requires = "subject")]
     all: bool,
     /// Look for the facts about the node below this directory.

@@ -20,7 +20,7 @@ use super::{complete, pods};
 pub(super) struct ForgetArguments {
     #[command(flatten)]
     daemon: Daemon,
-    /// The name of the backend in `criswitch status`.
+    /// The name of the backend, as shown by `criswitch status`.
     #[arg(add = ArgValueCandidates::new(complete::backends))]
     backend: String,
     /// Forget the backend without showing its pods first, and without a confirmation.

@@ -27,11 +27,11 @@ pub(super) struct LabelsArguments {
     /// Write the feature file to this path in place of standard output, and replace an existing file.
     #[arg(long = "write", value_name = "FILE", conflicts_with_all = ["output", "json"])]
     file: Option<PathBuf>,
-    /// Print the handlers' labels for an autoscaler, so that it knows the labels of nodes that do not exist yet.
+    /// Print the labels of handlers for an autoscaler, which needs the labels of nodes that do not exist yet.
     #[arg(long, value_enum, value_name = "AUTOSCALER")]
     #[arg(conflicts_with_all = ["output", "json", "file", "kubectl"])]
     template: Option<Template>,
-    /// A taint that the nodes get, for --template; may be repeated.
+    /// A taint of the nodes, for --template. The option can be repeated.
     #[arg(long = "taint", value_name = "KEY[=VALUE]:EFFECT", value_parser = taint, requires = "template")]
     taints: Vec<Taint>,
 }
@@ -39,9 +39,9 @@ pub(super) struct LabelsArguments {
 /// The autoscaler that reads a template.
 #[derive(Clone, Copy, ValueEnum)]
 enum Template {
-    /// Tags of a node group for Cluster Autoscaler, as KEY=VALUE
+    /// Node group tags for Cluster Autoscaler, as KEY=VALUE
     ClusterAutoscaler,
-    /// The part of a NodePool of Karpenter that differs
+    /// The labels and taints of a Karpenter NodePool, as YAML
     Karpenter,
 }
 

@@ -58,7 +58,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say where the daemon is: criswitchd serves the CRI.
+    /// Print how to start the daemon, criswitchd.
     #[command(hide = true)]
     Serve {
         /// Any arguments.
@@ -73,11 +73,11 @@ enum Command {
     Reload(reload::ReloadArguments),
     /// Forget a backend whose runtime is gone for good, and its pods.
     Forget(forget::ForgetArguments),
-    /// Start a pod of a handler, look at its isolation, and remove it.
+    /// Start a test pod of a handler, check its isolation, and remove it.
     Try(trial::TryArguments),
-    /// Report every problem of the configuration, or show the routing table.
+    /// Check the configuration, and show its routing table; with options, also check backends and this node.
     Check(check::CheckArguments),
-    /// Show why a pod is where it is, or which handlers can run a pod.
+    /// Explain a handler, why a pod runs on its backend, or which handlers can run a pod.
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(explain::ExplainArguments),
     /// Print a RuntimeClass for each handler, for kubectl apply -f -.

@@ -37,11 +37,11 @@ pub(super) struct ManifestsArguments {
     #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "limits")]
     policy: Option<PolicyKind>,
-    /// Warn about RuntimeClasses whose handler differs in the cluster. FILE has the output of kubectl get
-    /// runtimeclasses -o yaml; - is standard input.
+    /// Warn about RuntimeClasses that exist in the cluster with a different handler. FILE contains the output of
+    /// kubectl get runtimeclasses -o yaml; - is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "policy")]
     existing: Option<PathBuf>,
-    /// Like --existing, but read the classes with kubectl, or with this program.
+    /// Like --existing, but get the RuntimeClasses by running kubectl, or PROGRAM.
     #[arg(long, value_name = "PROGRAM", num_args = 0..=1, default_missing_value = "kubectl")]
     #[arg(conflicts_with_all = ["policy", "existing"])]
     kubectl: Option<PathBuf>,

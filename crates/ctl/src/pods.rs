@@ -63,7 +63,7 @@ pub(super) struct PodsArguments {
     /// Show only pods of this Kubernetes namespace.
     #[arg(long, short, value_name = "NAME")]
     namespace: Option<String>,
-    /// Show pods of all namespaces, as without this option.
+    /// Show pods of all namespaces (the default).
     #[arg(long, short = 'A', conflicts_with = "namespace")]
     all_namespaces: bool,
     /// Show only this pod.

@@ -67,7 +67,7 @@ const HELP: &str = include_str!("help/try.txt").trim_ascii_end();
 #[derive(Args)]
 #[command(after_long_help = HELP)]
 pub(super) struct TryArguments {
-    /// The name of the handler in `criswitch status`.
+    /// The name of the handler, as shown by `criswitch status`.
     #[arg(required_unless_present = "all", add = ArgValueCandidates::new(complete::handlers))]
     handler: Option<String>,
     /// Try each handler, one after the other.
@@ -79,16 +79,17 @@ pub(super) struct TryArguments {
     /// Use the host network (no CNI plugin).
     #[arg(long)]
     host_network: bool,
-    /// Also measure memory, processor time and latency of pods, and print the overhead for the configuration.
+    /// Also measure the memory, CPU time and start and stop times of pods, and print the overhead for the
+    /// configuration.
     #[arg(long)]
     measure: bool,
-    /// The number of runs of each measured pod.
+    /// How often to measure each kind of pod.
     #[arg(long, value_name = "N", default_value_t = 5, requires = "measure", value_parser = value_parser!(u8).range(1..=100))]
     runs: u8,
-    /// The length of an idle window. Longer windows measure the idle processor time more precisely.
+    /// How long an idle pod is measured at a time. A longer time measures the CPU time of an idle pod more precisely.
     #[arg(long, value_name = "TIME", default_value = "1s", requires = "measure", value_parser = idle)]
     idle: Duration,
-    /// Write the overhead into the row of the handler, in the configuration of the running daemon.
+    /// Write the overhead to the handler's row in the configuration file of the running daemon.
     #[arg(long, requires = "measure")]
     write: bool,
     #[command(flatten)]

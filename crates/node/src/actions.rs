@@ -208,7 +208,7 @@ impl<'a> Runner<'a> {
         let is_used = kubelet.endpoint().is_some_and(|used| same(used, endpoint));
         ensure!(
             !(is_used || self.is_restart_failed && kubelet.pid.is_some()),
-            "the kubelet may still use criswitch, which goes on serving; try restarting the kubelet with its own runtime \
+            "the kubelet may still use criswitch, so criswitch keeps serving; try restarting the kubelet with its own runtime \
              endpoint, then undo again"
         );
         Ok(())
@@ -290,7 +290,7 @@ fn wait(
         let is_late = started.elapsed() > within + settle;
         good = match (found, good) {
             (Ok(value), Some((old, since))) if value == old => Some((old, since)),
-            (Ok(_), Some(_)) if is_late => bail!("it restarts again and again"),
+            (Ok(_), Some(_)) if is_late => bail!("it keeps restarting"),
             (Ok(value), _) => Some((value, now)),
             (Err(error), _) if is_late => {
                 return Err(error.context(format!("not within {within:?}")));

@@ -145,7 +145,7 @@ impl ApplyArguments {
         if let Some(encoding) = self.output.encoding() {
             print(encoding.document(plan.json(Some(is_changed)))?)?;
         } else if is_changed {
-            print("installed; criswitch node undo takes it back\n")?;
+            print("installed; criswitch node undo undoes it\n")?;
         }
         Ok(if is_changed {
             Verdict::Fine

@@ -96,7 +96,7 @@ fn of_socket(lost: &LostSocket) -> Finding {
     }
     let processes = processes.join(" and ");
     let what = format!(
-        "{processes} listen at the path of this {socket}, so only the last that bound it gets connections"
+        "{processes} listen at the path of this {socket}, so only the process that bound the path last gets connections"
     );
     finding(
         place,

@@ -100,7 +100,7 @@ impl Start {
         if start.is_none()
             && let Some(script) = SCRIPTS.iter().find(|script| root.has(script))
         {
-            let what = "looked at this script, which starts the kubelet";
+            let what = "this script starts the kubelet, and its flags cannot be read";
             unknown(findings, script, what);
         }
         if start.is_some() || findings.len() > before {

@@ -216,7 +216,7 @@ fn verify(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
         return Vec::new();
     }
     let limit = criswitch_config::duration_text(facts.specification.kubelet_timeout);
-    let what = format!("the kubelet is healthy within {limit}, and all that ran still runs");
+    let what = format!("the kubelet is healthy within {limit}, and all pods and containers still run");
     action(facts, "kubelet", what)
 }
 

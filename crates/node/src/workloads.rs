@@ -37,7 +37,7 @@ pub(super) fn kept(before: &Workloads, endpoint: &str) -> anyhow::Result<()> {
     let changes = changes(before, &now, &ended).join(", ");
     ensure!(
         changes.is_empty(),
-        "not all that ran before runs: {changes}"
+        "some pods or containers no longer run: {changes}"
     );
     Ok(())
 }
@@ -112,7 +112,7 @@ fn changes(before: &Workloads, now: &Workloads, ended: &BTreeSet<String>) -> Vec
         .filter(|(_, was)| was.runs)
         .filter_map(|(id, was)| {
             let how = match now.get(id) {
-                None => "is gone",
+                None => "no longer exists",
                 Some(is) if is.created_at != was.created_at => "was created again",
                 Some(is) if is.runs => return None,
                 Some(_) if was.is_replaced(now) => "was restarted",

@@ -258,7 +258,7 @@ pod_of_node() {
   lacks "the statuses of the nodes" False "$(cat "$BATS_TEST_TMPDIR/beats")"
   has "the pods" "criswitch-canary-" "$(printed_by "kubectl get pods")"
   has "the events" "step try has failed" "$(printed_by "kubectl get events")"
-  has "the log" "installed; criswitch node undo takes it back" "$(printed_by "kubectl logs")"
+  has "the log" "installed; criswitch node undo undoes it" "$(printed_by "kubectl logs")"
   has "the manifests" "name: criswitch-others" "$(cat "$DIR/page/criswitch.yaml")"
 }
 

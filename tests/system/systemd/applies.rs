@@ -183,7 +183,7 @@ async fn a_running_node_is_set_up_once_and_taken_back_and_keeps_its_pods() {
     let kubelet = process(&machine, "kubelet");
     let shown = succeeds(&machine, &APPLY).await;
     assert!(
-        shown.ends_with("installed; criswitch node undo takes it back\n"),
+        shown.ends_with("installed; criswitch node undo undoes it\n"),
         "{shown}"
     );
     assert_eq!(machine.client().pods().await.unwrap()[0].id, pod);
@@ -400,7 +400,7 @@ async fn criswitch_goes_on_serving_while_the_kubelet_may_still_use_it() {
         let output = call(&machine, &[command]).await;
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         assert!(
-            said(&output).contains("which goes on serving"),
+            said(&output).contains("so criswitch keeps serving"),
             "{}",
             said(&output)
         );

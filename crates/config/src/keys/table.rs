@@ -105,8 +105,8 @@ pub static KEYS: &[Key] = &[
         default: Some("16MiB"),
         limits: MESSAGE,
         applies: Applies::Restart,
-        help: "The largest message that is read, and the largest list that is merged. The kubelet itself accepts 16 MiB, so \
-               a larger limit is for other clients only.",
+        help: "The largest message that criswitch reads, and the largest list that criswitch merges. The kubelet itself \
+               accepts 16 MiB, so a larger limit is for other clients only.",
         value: Reader::Config(|config| ConfigValue::Size(config.max_message)),
         ..KEY
     },
@@ -217,8 +217,8 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Duration,
         default: Some("5m"),
         limits: AGE,
-        help: "How long a backend may fail until the labels of the backend and of its handlers are removed. They are \
-               set again when the backend is ready.",
+        help: "How long a backend may fail before criswitch removes the labels of the backend and of its handlers. criswitch \
+               sets them again when the backend is ready.",
         value: Reader::Config(|config| ConfigValue::Duration(config.labels_failed_after)),
         ..KEY
     },
@@ -237,7 +237,8 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "handler",
-        help: "The backend's name for the handler, if it differs; \"\" for the backend's own default.",
+        help: "The backend's name for the handler, if it differs from the name of the row. \"\" means the backend's own \
+               default handler.",
         ..HANDLER
     },
     Key {
@@ -322,7 +323,7 @@ pub static KEYS: &[Key] = &[
         name: "toleration_seconds",
         kind: KeyKind::Integer,
         example: "300",
-        help: "How long the taint is tolerated; forever if omitted. Only with the effect \"NoExecute\".",
+        help: "How long the taint is tolerated, in seconds; forever if omitted. Only with the effect \"NoExecute\".",
         ..TOLERATION
     },
     Key {
@@ -373,7 +374,7 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Boolean,
         default: Some("true"),
         applies: Applies::NextStart,
-        help: "Set false for a runtime that is new on this node: lists then do not wait for it, and omit it until it answers. If \
+        help: "Set to false for a runtime that is new on this node. Then lists do not wait for the backend, and omit the backend until it answers. If \
                true, lists wait for the backend (`start_wait`) and fail until it has been listed, because it may have pods of \
                the kubelet from before criswitch.",
         value: Reader::Backend(|backend| ConfigValue::Boolean(backend.required)),

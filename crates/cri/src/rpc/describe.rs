@@ -161,7 +161,7 @@ fn instead(silent: Silent) -> &'static str {
         Silent::LastKnown => "; with cached lists",
         Silent::LastKnownOrOmitted => "; with cached stats",
         Silent::OmittedUnlessDefault => {
-            "; other backends than the default are omitted if their answers cannot be used"
+            "; backends other than the default are omitted if their answers cannot be used"
         }
     }
 }

@@ -153,7 +153,7 @@ pub(super) fn outside(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Opti
             !matches!((&root, part), (Ok(root), Ok(part)) if part.starts_with(root) && part.is_dir())
         })
         .map(Path::display);
-    let what = "a link leads to a directory outside of the machine's root, or a file is in its way";
+    let what = "a symbolic link points to a directory outside of the machine's root, or a file is in the way";
     Some(vec![Finding::new(places, what, "")])
 }
 

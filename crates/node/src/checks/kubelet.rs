@@ -163,7 +163,7 @@ pub(super) fn flags(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<F
     if next.rancher.is_some() || process.program.flags != Flags::Kubelet || runs.eq(starts) {
         return None;
     }
-    let what = "the kubelet's process has other flags than its unit would give it now";
+    let what = "the flags of the kubelet's process differ from the flags in its unit";
     Some(vec![Finding::new([&unit.from], what, RESTART_FIRST)])
 }
 

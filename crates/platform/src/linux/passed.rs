@@ -81,7 +81,7 @@ pub enum PassedError {
     NotListening(Purpose),
     /// The socket is at a different address than the configured one.
     #[error(
-        "the socket passed for {purpose} (LISTEN_FDS) is {passed}, but `{key}` says {configured}; {hint}",
+        "the socket passed for {purpose} (LISTEN_FDS) is {passed}, but `{key}` is {configured}; {hint}",
         key = .purpose.key(), hint = .purpose.hint(),
     )]
     Elsewhere {
