@@ -194,25 +194,16 @@ impl Live {
     }
 
     /// Sets the ids of the backends in `table`. A backend keeps its id if its socket is already known, even under a
-    /// different path, unless another row has the known path. Any other backend gets a new id.
+    /// different path. Any other backend gets a new id. `identities` has no address that is both known and in a row, so
+    /// such a row always keeps the backend of its own path.
     fn identify(&self, table: &mut Table, identities: &Identities, ids: &mut BackendIds) {
         let mut changed = HashMap::new();
         let mut kept = HashSet::new();
-        let rows: HashSet<_> = table
-            .backends
-            .iter()
-            .map(|row| row.socket.clone())
-            .collect();
         for row in &mut table.backends {
-            // If two backends now resolve to one path because a link changed, the row keeps the backend of its own
-            // path, else the first backend whose own path no row has.
-            let here = self.backends.iter().filter(|known| {
-                let is_own = known.socket == row.socket;
-                let is_free = !rows.contains(&known.socket);
-                is_own || is_free && identities.are_one(&known.socket, &row.socket)
-            });
+            // If two backends now resolve to one path because a link changed, the first keeps the id.
+            let mut here = self.backends.iter();
             let id = here
-                .min_by_key(|known| known.socket != row.socket)
+                .find(|known| identities.are_one(&known.socket, &row.socket))
                 .filter(|known| kept.insert(known.id))
                 .map_or_else(|| ids.issue(), |known| known.id);
             changed.insert(std::mem::replace(&mut row.id, id), id);

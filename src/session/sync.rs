@@ -65,7 +65,7 @@ pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
     }
     let aside = async {
         compare_cgroup_driver(&switch.live(), backend, wire).await?;
-        // A backend that rejects the configuration, or breaks off the call, still becomes ready, and criswitch sends the
+        // A backend that rejects the configuration, or breaks off the call, still becomes ready. criswitch sends the
         // configuration again.
         let replayed = replay_runtime_config(&switch.runtime_config, backend, wire).await;
         if replayed.is_err() {

@@ -174,8 +174,9 @@ pub(super) fn known_sockets(live: &Live) -> Vec<Address> {
 }
 
 /// Returns the sockets that may be one under different paths: of the rows in `loaded` that name no `known` socket, and
-/// the known sockets that no row names. Empty if there are no such rows: a hung file system of a socket must not prevent
-/// the reload that removes its row.
+/// the known sockets that no row names. A row that names a known socket has the backend of that socket, even if another
+/// path has become a link to it. Empty if there are no such rows: a hung file system of a socket must not prevent the
+/// reload that removes its row.
 pub(super) fn sockets(mut known: Vec<Address>, loaded: &Result<Config, Problems>) -> Vec<Address> {
     let rows = loaded.iter().flat_map(|config| &config.table.backends);
     let mut rows: Vec<_> = rows.map(|row| row.socket.clone()).collect();

@@ -180,8 +180,8 @@ fn other_cgroup_driver(
     })
 }
 
-/// Returns a warning for each backend whose row has a new path of the socket. criswitch dials the old path and saves the
-/// state under it: only a start can take both over to the new path.
+/// Returns a warning for each backend whose row has a new path of the socket. criswitch dials the old path and saves
+/// the state under it: only a start can take both over to the new path.
 fn old_paths(after: &Live) -> impl Iterator<Item = String> {
     let rows = after.config.table.backends.iter();
     rows.filter_map(|row| {

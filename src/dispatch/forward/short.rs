@@ -144,8 +144,8 @@ pub(crate) fn keep(
     }
 }
 
-/// Returns the [`Statuses::changes`](crate::backend::statuses::Statuses::changes) of `backend` for `call`, which is sent
-/// now. If the call may change a pod or container, criswitch keeps no status that it requested earlier.
+/// Returns the [`Statuses::changes`](crate::backend::statuses::Statuses::changes) of `backend` for `call`, which is
+/// sent now. If the call may change a pod or container, criswitch keeps no status that it requested earlier.
 pub(super) fn begin(call: &Call, backend: &Backend) -> u64 {
     let mut statuses = backend.statuses.lock();
     if call.row.changed_item(&call.message()).is_some() {

@@ -33,15 +33,13 @@ async fn until_none_fails(rig: &Rig, name: &str) {
 
 #[tokio::test]
 async fn the_node_is_not_ready_if_the_status_of_the_default_backend_alone_hangs_or_fails() {
-    let failures: [(fn(&Sim), &str); 3] = [
-        (|runc| runc.hold("Status"), "no Status within"),
-        (
-            |runc| runc.fail("Status", Status::internal("no status")),
-            "no status",
-        ),
-        (|runc| runc.reset("Status"), "broken off"),
+    let failures: [fn(&Sim); 3] = [
+        |runc| runc.hold("Status"),
+        |runc| runc.fail("Status", Status::internal("no status")),
+        |runc| runc.reset("Status"),
     ];
-    for (fail, cause) in failures {
+    let causes = ["no Status within", "no status", "broken off"];
+    for (fail, cause) in failures.into_iter().zip(causes) {
         let rig = runc_and_kata().await;
         status(&rig).await;
         fail(rig.sim("runc"));

@@ -418,7 +418,7 @@ async fn items_that_clients_have_removed_take_no_room_in_a_cached_list() {
         }
         rig.stop_pod(&pod).await.unwrap();
         rig.remove_pod(&pod).await.unwrap();
-        let pods = rig.pods().await.expect(&number.to_string());
+        let pods = rig.pods().await.unwrap();
         assert_eq!((pods.len(), pods[0].id.clone()), (1, left.clone()));
         assert_eq!(rig.containers().await.unwrap().len(), 1);
     }

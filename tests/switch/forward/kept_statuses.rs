@@ -259,7 +259,8 @@ async fn a_restart_while_a_backend_is_away_keeps_its_statuses() {
     }
 }
 
-/// The cached list shows the same older state. Without the status, the kubelet's garbage collection of images would end.
+/// The cached list shows the same older state. Without the status, the kubelet's garbage collection of images would
+/// end.
 #[tokio::test]
 async fn a_status_answers_until_its_backend_has_answered_the_call_that_changes_it() {
     let (mut rig, pod, container) = with_statuses().await;

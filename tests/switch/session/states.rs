@@ -285,7 +285,7 @@ async fn the_process_that_serves_a_socket_is_logged_once_however_often_criswitch
     assert!(lines[0].contains(&pid), "{lines:?}");
 }
 
-/// Nobody can reach the old process any more, so it would never end the call.
+/// No client can reach the old process any more, so it would never end the call.
 #[cfg(unix)] // A named pipe has no file.
 #[tokio::test]
 async fn a_call_in_flight_ends_when_a_new_process_takes_over_the_socket_of_a_hung_one() {
