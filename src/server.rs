@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::call::ending::Ending;
 use crate::limits::budget::Budget;
-use crate::limits::flood::{self, CountedIo, PREFACE};
+use crate::limits::flood::{self, CountedIo, PREFACE, Unaccepted};
 use crate::limits::places::User;
 use crate::server::admission::{Admission, ConnectionPermit};
 use crate::server::layers::Client;
@@ -220,8 +220,9 @@ async fn converse(
     admission.note_preface(place);
     let unread = switch.unread.share(place.user);
     let (stream, flooded) = CountedIo::of_client(stream, preface);
+    let unaccepted = stream.unaccepted();
     let ended = tokio::select! {
-        ended = connection(stream, switch, place.user, unread.clone()) => ended,
+        ended = connection(stream, unaccepted, switch, place.user, unread.clone()) => ended,
         () = unread.lost() => return Err(SLOW),
     };
     if flooded.is_true() {
@@ -254,12 +255,13 @@ async fn preface(stream: &mut Stream) -> io::Result<[u8; PREFACE]> {
 
 /// Serves `switch` to a client until the client disconnects, or until its calls in flight have ended after a shutdown
 /// has begun. `user` says which limits apply to the client. `stream` is a socket or, in tests, a pipe in memory. Unread
-/// replies count in `unread`.
+/// replies count in `unread`, and `unaccepted` is that of `stream`.
 ///
 /// # Errors
 /// If the connection breaks, or the client violates HTTP/2.
 pub async fn connection<I: AsyncRead + AsyncWrite + Unpin>(
     stream: I,
+    unaccepted: Unaccepted,
     switch: Arc<Switch>,
     user: User,
     unread: Budget,
@@ -268,6 +270,7 @@ pub async fn connection<I: AsyncRead + AsyncWrite + Unpin>(
     let client = Arc::new(Client::new(switch, user, unread));
     let served = connection::serve(
         stream,
+        &unaccepted,
         // Boxed, because the start of a task copies its future several times.
         |request| Box::pin(layers::answer(Arc::clone(&client), request)),
         closing,

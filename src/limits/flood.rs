@@ -1,6 +1,7 @@
-//! Reads the frames of a connection before h2 does. Replaces the authority of requests, which h2 may reject, and limits
-//! floods of HTTP/2 frames without content, such as PING. Such a frame costs its sender almost nothing, but h2
-//! handles each frame on the thread that serves all calls.
+//! Reads the frames of a connection before h2 does. Replaces the authority of requests, which h2 may reject, withholds
+//! the headers of a call until the calls before it are accepted, and limits floods of HTTP/2 frames without content,
+//! such as PING. Such a frame costs its sender almost nothing, but h2 handles each frame on the thread that serves all
+//! calls.
 //!
 //! h2 itself limits empty DATA frames, CONTINUATION frames, and calls that are reset before they were read. h2 accepts
 //! any number of unknown frames, PRIORITY, WINDOW_UPDATE, PING, SETTINGS and RST_STREAM. The limit of h2 on small DATA
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, BufStream, ReadBuf};
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufStream, ReadBuf};
 use tokio::time::Instant;
 
 use criswitch_cri::codec::hpack::{self, SEARCHED};
@@ -76,11 +77,12 @@ pub struct CountedIo {
     holds: bool,
     /// Bytes that were read from `io` already, and that the next reads return: the preface, or a part of HEADERS.
     next: Bytes,
-    /// The first bytes of a client's HEADERS, while they are not complete. h2 gets none of these HEADERS before the
-    /// authority is replaced.
+    /// The first bytes of a client's HEADERS, while they are not complete or are withheld. h2 gets none of these
+    /// HEADERS before the authority is replaced.
     partial: Option<Partial>,
     /// Whether the peer sends requests.
     is_client: bool,
+    unaccepted: Unaccepted,
     read: Frames,
     written: Frames,
     budget: FrameBudget,
@@ -103,6 +105,26 @@ pub(crate) struct Flooded(Arc<AtomicBool>);
 impl Flooded {
     pub(crate) fn is_true(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether h2 has got HEADERS that may belong to a call that is not accepted yet. Until the call is accepted, h2 gets
+/// no further HEADERS, because a call's headers count in no memory limit before.
+#[derive(Clone, Debug, Default)]
+pub struct Unaccepted(Arc<AtomicBool>);
+
+impl Unaccepted {
+    fn is_some(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn begin(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets h2 get the next HEADERS. Returns whether it has got any since the last time.
+    pub(crate) fn accept(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -129,6 +151,7 @@ impl CountedIo {
             next: Bytes::new(),
             partial: None,
             is_client: false,
+            unaccepted: Unaccepted::default(),
             read,
             written,
             budget: FrameBudget::default(),
@@ -137,7 +160,11 @@ impl CountedIo {
         (counted, flooded)
     }
 
-    /// Counts the frames in `bytes`. Returns how many of these bytes h2 gets now.
+    pub(crate) fn unaccepted(&self) -> Unaccepted {
+        self.unaccepted.clone()
+    }
+
+    /// Counts the frames in `bytes`, up to HEADERS that h2 does not get yet. Returns the number of bytes before them.
     fn count_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let (mut begun, mut at, mut end) = (Begun::default(), 0, bytes.len());
         while let Some(frame) = self.read.next(bytes, &mut at, &mut begun) {
@@ -145,18 +172,21 @@ impl CountedIo {
                 continue;
             }
             let searched = frame.length.min(SEARCHED);
-            match bytes.get_mut(at..at + searched) {
-                Some(payload) => hpack::replace_authority(payload, frame.flags),
+            let payload = bytes.get_mut(at..at + searched);
+            match payload.filter(|_| !self.unaccepted.is_some()) {
+                Some(payload) => {
+                    hpack::replace_authority(payload, frame.flags);
+                    self.unaccepted.begin();
+                }
                 None => {
-                    let here = bytes.get(at..).unwrap_or_default().to_vec();
                     end = at;
-                    at = bytes.len();
                     self.read.skip = frame.length - searched;
                     self.partial = Some(Partial {
-                        missing: searched - here.len(),
-                        bytes: here,
+                        missing: searched,
+                        bytes: Vec::with_capacity(searched),
                         flags: frame.flags,
                     });
+                    break;
                 }
             }
         }
@@ -180,10 +210,11 @@ impl CountedIo {
         let read = Pin::new(&mut self.io).poll_read(context, &mut unused);
         partial.bytes.extend_from_slice(unused.filled());
         partial.missing -= unused.filled().len();
-        let is_open = !unused.filled().is_empty();
+        let is_open = length == 0 || !unused.filled().is_empty();
         match partial.missing {
             0 => {
                 hpack::replace_authority(&mut partial.bytes, partial.flags);
+                self.unaccepted.begin();
                 self.next = partial.bytes.into();
             }
             _ => self.partial = Some(partial),
@@ -342,6 +373,10 @@ impl AsyncRead for CountedIo {
                 into.put_slice(&self.next.split_to(length));
                 return Poll::Ready(Ok(()));
             }
+            if self.partial.is_some() && self.unaccepted.is_some() {
+                // No waker: the task that accepts calls reads again as soon as it has accepted the call.
+                return Poll::Pending;
+            }
             if let Some(partial) = self.partial.take() {
                 if ready!(self.poll_missing(context, into, partial))? {
                     continue;
@@ -349,15 +384,14 @@ impl AsyncRead for CountedIo {
                     return Poll::Ready(Ok(()));
                 }
             }
-            let before = into.filled().len();
-            ready!(Pin::new(&mut self.io).poll_read(context, into))?;
+            let read = ready!(Pin::new(&mut self.io).poll_fill_buf(context))?;
+            let (before, length) = (into.filled().len(), read.len().min(into.remaining()));
+            into.put_slice(read.get(..length).unwrap_or_default());
             let read = into.filled_mut().get_mut(before..).unwrap_or_default();
-            let is_open = !read.is_empty();
             let passed = self.count_read(read)?;
+            Pin::new(&mut self.io).consume(passed);
             into.set_filled(before + passed);
-            if passed > 0 || !is_open {
-                return Poll::Ready(Ok(()));
-            }
+            return Poll::Ready(Ok(()));
         }
     }
 }

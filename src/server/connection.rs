@@ -7,12 +7,13 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use h2::server::{Connection, SendResponse};
-use h2::{Reason, SendStream};
+use h2::{Reason, RecvStream, SendStream};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::call::reply::{Body, Reply};
+use crate::limits::flood::Unaccepted;
 use crate::limits::incoming::IncomingBody;
 use crate::limits::{CONNECTION_WINDOW, REQUEST_HEADERS, STREAM_WINDOW};
 
@@ -23,12 +24,13 @@ const MAX_STREAMS: u32 = 2000;
 const BEGUN_AT_ONCE: u32 = 4;
 
 /// Serves the calls on `io` with `answer` until the client disconnects. When `closing` completes, sends GOAWAY, so
-/// that the client makes no further calls, and serves the calls in flight to their end.
+/// that the client makes no further calls, and serves the calls in flight to their end. `unaccepted` is that of `io`.
 ///
 /// # Errors
 /// If the connection breaks, or the client violates HTTP/2.
 pub(super) async fn serve<I, F>(
     io: I,
+    unaccepted: &Unaccepted,
     answer: impl Fn(Box<http::Request<IncomingBody>>) -> F,
     closing: impl Future<Output = ()>,
 ) -> Result<(), h2::Error>
@@ -54,7 +56,7 @@ where
                     connection.graceful_shutdown();
                     continue;
                 }
-                accepted = connection.accept() => accepted,
+                accepted = poll_fn(|cx| poll_accept(&mut connection, unaccepted, cx)) => accepted,
             };
             let Some(accepted) = accepted else {
                 return Ok(());
@@ -69,6 +71,21 @@ where
             tokio::spawn(send(reply, respond).map(drop));
         }
         tokio::task::yield_now().await;
+    }
+}
+
+/// Accepts the next call. h2 reads until it has got the headers of one call, and the next headers after this call is
+/// accepted, or is found to be no call.
+fn poll_accept<I: AsyncRead + AsyncWrite + Unpin>(
+    connection: &mut Connection<I, Bytes>,
+    unaccepted: &Unaccepted,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<(http::Request<RecvStream>, SendResponse<Bytes>), h2::Error>>> {
+    loop {
+        let accepted = connection.poll_accept(cx);
+        if !unaccepted.accept() || accepted.is_ready() {
+            return accepted;
+        }
     }
 }
 
@@ -134,4 +151,106 @@ async fn unless_reset<T>(
         Poll::Pending => Poll::Ready(Err(ready!(reset(cx))?.into())),
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{ReadBuf, join, sink};
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::limits::flood::{CountedIo, PREFACE};
+
+    const CALLS: usize = 100;
+    /// The size of one call's headers.
+    const HEAD: usize = 60 << 10;
+
+    /// Bytes that a client has sent, and how many of them were read.
+    struct Sent {
+        bytes: io::Cursor<Vec<u8>>,
+        read: Arc<AtomicUsize>,
+    }
+
+    impl AsyncRead for Sent {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            into: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            let before = into.filled().len();
+            ready!(Pin::new(&mut self.bytes).poll_read(cx, into))?;
+            let read = into.filled().len() - before;
+            self.read.fetch_add(read, Ordering::Relaxed);
+            // The client stays connected.
+            if read == 0 {
+                Poll::Pending
+            } else {
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    fn frame(kind: u8, flags: u8, stream: usize, payload: &[u8]) -> Vec<u8> {
+        let length = (payload.len() as u32).to_be_bytes();
+        let stream = (stream as u32).to_be_bytes();
+        [&length[1..], &[kind, flags], &stream, payload].concat()
+    }
+
+    /// HEADERS and CONTINUATION of a call with a header of [`HEAD`] bytes.
+    fn call(stream: usize) -> Vec<u8> {
+        let rest = HEAD - 127;
+        let length = [
+            0x7f,
+            rest as u8 | 0x80,
+            (rest >> 7) as u8 | 0x80,
+            (rest >> 14) as u8,
+        ];
+        // `:method: POST`, `:scheme: http`, `:path: /` and `a: xxx...`.
+        let head = [&[0x83, 0x86, 0x84, 0, 1, b'a'], &length[..], &[b'x'; HEAD]].concat();
+        let mut frames = Vec::new();
+        for (at, payload) in head.chunks(16 << 10).enumerate() {
+            let is_last = (at + 1) << 14 >= head.len();
+            let kind = if at == 0 { 1 } else { 9 };
+            frames.extend(frame(kind, if is_last { 4 } else { 0 }, stream, payload));
+        }
+        frames
+    }
+
+    /// No budget counts the headers of a call before the call is accepted.
+    #[tokio::test]
+    async fn headers_are_read_only_when_the_calls_before_are_accepted() {
+        let calls = (0..CALLS).flat_map(|number| call(2 * number + 1));
+        let bytes: Vec<u8> = frame(4, 0, 0, &[]).into_iter().chain(calls).collect();
+        let (all, read) = (bytes.len(), Arc::new(AtomicUsize::new(0)));
+        let sent = Sent {
+            bytes: io::Cursor::new(bytes),
+            read: Arc::clone(&read),
+        };
+        let preface: [u8; PREFACE] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        let (io, _) = CountedIo::of_client(join(sent, sink()), preface);
+        let (accepted, over) = (AtomicUsize::new(0), Notify::new());
+        let unaccepted = io.unaccepted();
+        let answer = |_| {
+            let calls = accepted.fetch_add(1, Ordering::Relaxed) + 1;
+            let ahead = read.load(Ordering::Relaxed) - all * calls / CALLS;
+            assert!(
+                ahead < 4 * HEAD,
+                "after {calls} calls, {ahead} bytes more were read"
+            );
+            if calls == CALLS {
+                over.notify_one();
+            }
+            std::future::pending()
+        };
+        let served = serve(io, &unaccepted, answer, std::future::pending());
+        tokio::select! {
+            ended = served => panic!("{ended:?}"),
+            () = over.notified() => {}
+        }
+    }
 }

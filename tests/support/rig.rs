@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use criswitch::backend::connect::Dialer;
+use criswitch::limits::flood::Unaccepted;
 use criswitch::limits::places::User;
 use criswitch::server::{self, Listener};
 use criswitch::store::{Boot, Store};
@@ -202,7 +203,8 @@ impl Rig {
         let (ours, theirs) = tokio::io::duplex(64 << 10);
         let switch = Arc::clone(&running.switch);
         let unread = switch.unread.share(user);
-        tokio::spawn(server::connection(theirs, switch, user, unread));
+        let unaccepted = Unaccepted::default();
+        tokio::spawn(server::connection(theirs, unaccepted, switch, user, unread));
         ours
     }
 

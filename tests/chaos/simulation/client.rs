@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use criswitch::limits::flood::Unaccepted;
 use criswitch::limits::places::User;
 use criswitch::server;
 use criswitch::switch::Switch;
@@ -74,7 +75,8 @@ impl Client {
     ) -> Client {
         let (ours, theirs) = tokio::io::duplex(PIPE);
         let unread = switch.unread.share(User::Own);
-        let connection = server::connection(theirs, Arc::clone(switch), User::Own, unread);
+        let (switch, unaccepted) = (Arc::clone(switch), Unaccepted::default());
+        let connection = server::connection(theirs, unaccepted, switch, User::Own, unread);
         served.spawn(async move {
             connection.await.ok();
         });
