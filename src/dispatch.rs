@@ -106,7 +106,7 @@ async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Fa
             .await?
             .into()),
         Plan::RemoveProfile(stores) => Ok(Box::pin(profiles::remove(call, &stores)).await?.into()),
-        Plan::Events => Ok(subscribers::events(switch).into()),
+        Plan::Events => Ok(subscribers::events(switch, call.user).into()),
         Plan::FindImage(stores) => Box::pin(find::find_image(switch, call, &stores)).await,
         Plan::FindImageForPod(stores) => {
             let found = find::find_for_some_pod(&switch.pod_requests, call, &stores);

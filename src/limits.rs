@@ -20,6 +20,9 @@ pub const OTHERS_CALLS: usize = 2048;
 /// The most calls in flight at once of each user other than root and criswitch's own user. So no user takes all of
 /// [`OTHERS_CALLS`].
 pub const USER_CALLS: usize = 1024;
+/// The most streams of events at once of each user other than root and criswitch's own user. The queue of each stream
+/// takes memory that no budget counts.
+pub const USER_SUBSCRIBERS: usize = 16;
 /// The most connections of clients at once. The kubelet has two connections, and crictl two for each command.
 pub const MAX_CONNECTIONS: usize = 256;
 /// How many of [`MAX_CONNECTIONS`] are reserved for root and the user that criswitch runs as: other users never block

@@ -330,6 +330,7 @@ fn the_documented_limits_are_those_of_the_constants() {
         ("so that", limits::RESERVED_CALLS),
         ("Of all calls, calls of users other", limits::OTHERS_CALLS),
         ("Of these, calls of one user", limits::USER_CALLS),
+        ("streams of events of one user", limits::USER_SUBSCRIBERS),
         ("Calls of the [admin service]", limits::MAX_ADMIN_CALLS),
         (
             "Bytes of all requests in flight",

@@ -2,7 +2,8 @@
 //!
 //! While a subscriber lags, criswitch reads no further events from the backends, so that a backend that sends events
 //! without a pause cuts off no subscriber that reads. A subscriber that does not catch up in time is cut off, so that
-//! the other subscribers get their events.
+//! the other subscribers get their events. For a subscriber of a user other than root and criswitch's own user no
+//! backend waits: otherwise one that lags after the other would delay each event of the kubelet.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use criswitch_config::BackendId;
 use criswitch_cri::codec::{frames, grpc};
+use criswitch_cri::rpc;
 use futures_util::{Stream, stream};
 use http::HeaderMap;
 use http_body::Frame;
@@ -22,10 +24,13 @@ use tokio::sync::{Notify, watch};
 use crate::call::reply::{self, Reply};
 use crate::errors;
 use crate::gate::Readable;
+use crate::limits::USER_SUBSCRIBERS;
+use crate::limits::places::User;
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
 
-/// A subscriber with more unread events than this lags.
+/// A subscriber with more unread events than this lags. A subscriber of a user other than root and criswitch's own user
+/// is cut off instead.
 const MOST_UNREAD: usize = 1024;
 /// A subscriber that lags has caught up when it has at most this many unread events.
 const CAUGHT_UP: usize = MOST_UNREAD / 2;
@@ -50,8 +55,9 @@ pub(crate) struct Subscribers {
 }
 
 /// The queue of one subscriber.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
+    user: User,
     unread: Mutex<UnreadEvents>,
     /// Notified when an event or the end is added.
     added: Notify,
@@ -75,11 +81,12 @@ enum End {
 }
 
 impl UnreadEvents {
-    fn add(&mut self, backend: BackendId, event: Readable) {
-        match (&self.end, self.events.len()) {
-            (Some(_), _) => {}
-            (None, QUEUE..) => self.cut_off(),
-            (None, _) => self.events.push_back((backend, event)),
+    fn add(&mut self, user: User, backend: BackendId, event: Readable) {
+        let most = if user.is_other() { MOST_UNREAD } else { QUEUE };
+        match &self.end {
+            Some(_) => {}
+            None if self.events.len() >= most => self.cut_off(),
+            None => self.events.push_back((backend, event)),
         }
     }
 
@@ -138,7 +145,7 @@ impl Subscribers {
     /// Sends an event of `backend` to all subscribers. Then waits while a subscriber lags, at most for [`LAG_LIMIT`].
     /// Then cuts off the subscribers that still lag.
     pub(crate) async fn send(&self, backend: BackendId, event: &Readable) {
-        self.change_all(|unread| unread.add(backend, event.clone()));
+        self.change_all(|user, unread| unread.add(user, backend, event.clone()));
         // Let subscribers read the event before the next one comes.
         tokio::task::yield_now().await;
         if *self.lagging.borrow() == 0 {
@@ -151,13 +158,17 @@ impl Subscribers {
         }
     }
 
-    /// Waits until `fits` succeeds because subscribers have read events of `backend`, at most for [`LAG_LIMIT`]. Then
-    /// cuts off the subscriber with the most unread bytes of `backend`, and further ones until `fits` succeeds.
+    /// Cuts off subscribers of other users than root and criswitch's own user until `fits` succeeds. Then waits until
+    /// `fits` succeeds because subscribers have read events of `backend`, at most for [`LAG_LIMIT`]. Then cuts off any
+    /// subscribers.
     pub(crate) async fn make_room<E>(
         &self,
         backend: BackendId,
         mut fits: impl FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
+        if self.free(backend, User::is_other, &mut fits).is_ok() {
+            return Ok(());
+        }
         let has_room = async {
             loop {
                 let read = self.read.notified();
@@ -170,8 +181,19 @@ impl Subscribers {
         if tokio::time::timeout(LAG_LIMIT, has_room).await.is_ok() {
             return Ok(());
         }
+        self.free(backend, |_| true, fits)
+    }
+
+    /// Cuts off the subscriber with the most unread bytes of `backend`, and further ones until `fits` succeeds. Cuts
+    /// off only subscribers of these users.
+    fn free<E>(
+        &self,
+        backend: BackendId,
+        is_of: impl Fn(User) -> bool,
+        mut fits: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
         let queues = self.queues.lock();
-        for queue in largest_first(&queues, backend) {
+        for queue in largest_first(&queues, backend).filter(|queue| is_of(queue.user)) {
             if fits().is_ok() {
                 return Ok(());
             }
@@ -183,7 +205,7 @@ impl Subscribers {
 
     /// Ends the streams of all subscribers, after their unread events.
     fn end(&self, trailers: &HeaderMap) {
-        self.change_all(|unread| {
+        self.change_all(|_, unread| {
             unread
                 .end
                 .get_or_insert_with(|| End::Trailers(trailers.clone()));
@@ -191,16 +213,16 @@ impl Subscribers {
     }
 
     fn cut_off(&self, is_late: impl Fn(&UnreadEvents) -> bool) {
-        self.change_all(|unread| {
+        self.change_all(|_, unread| {
             if is_late(unread) {
                 unread.cut_off();
             }
         });
     }
 
-    fn change_all(&self, change: impl Fn(&mut UnreadEvents)) {
+    fn change_all(&self, change: impl Fn(User, &mut UnreadEvents)) {
         for queue in &*self.queues.lock() {
-            self.change(queue, &change);
+            self.change(queue, |unread| change(queue.user, unread));
             queue.added.notify_one();
         }
     }
@@ -267,16 +289,27 @@ struct Subscriber {
 }
 
 impl Subscriber {
-    fn new(switch: &Arc<Switch>) -> Subscriber {
-        let queue = Arc::<Queue>::default();
+    /// `None` if `user` has the most subscribers already.
+    fn new(switch: &Arc<Switch>, user: User) -> Option<Subscriber> {
         let subscribers = &switch.subscribers;
-        subscribers.queues.lock().push(Arc::clone(&queue));
+        let mut queues = subscribers.queues.lock();
+        let of_user = queues.iter().filter(|queue| queue.user == user);
+        if user.is_other() && of_user.count() >= USER_SUBSCRIBERS {
+            return None;
+        }
+        let queue = Arc::new(Queue {
+            user,
+            unread: Mutex::default(),
+            added: Notify::new(),
+        });
+        queues.push(Arc::clone(&queue));
+        drop(queues);
         subscribers.listeners.send_modify(|count| *count += 1);
-        Subscriber {
+        Some(Subscriber {
             switch: Arc::clone(switch),
             queue,
             ended: false,
-        }
+        })
     }
 
     /// Waits for the next event, or for the end of the stream.
@@ -328,8 +361,9 @@ impl Drop for Subscriber {
     }
 }
 
-/// Returns a stream of the events of all backends from now on, or `Unimplemented` if a backend has no events.
-pub(crate) fn events(switch: &Arc<Switch>) -> Reply {
+/// Returns a stream for `user` of the events of all backends from now on, or `Unimplemented` if a backend has no
+/// events.
+pub(crate) fn events(switch: &Arc<Switch>, user: User) -> Reply {
     if switch.ending.begun.is_cancelled() {
         return reply::of_status(&errors::shutting_down());
     }
@@ -337,7 +371,15 @@ pub(crate) fn events(switch: &Arc<Switch>) -> Reply {
     if let Some(end) = lacking {
         return reply::of_frames(stream::iter([Ok(Frame::trailers(end))]));
     }
-    reply::of_frames(frames(Subscriber::new(switch)))
+    match Subscriber::new(switch, user) {
+        Some(subscriber) => reply::of_frames(frames(subscriber)),
+        None => {
+            switch.counts.reject(Reason::Calls);
+            let calls = "calls by this user";
+            let full = errors::too_many_calls(rpc::EVENTS.name, USER_SUBSCRIBERS, calls);
+            reply::of_status(&full)
+        }
+    }
 }
 
 fn frames(subscriber: Subscriber) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {

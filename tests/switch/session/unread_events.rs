@@ -1,17 +1,28 @@
 //! A subscriber that does not read is cut off when its queue is full, and never affects other subscribers.
 
+use std::time::Duration;
+
+use criswitch::limits::USER_SUBSCRIBERS;
+use criswitch::limits::places::User;
 use criswitch::telemetry::counters::Reason;
 use criswitch_cri::codec::cri;
+use http::Request;
+use http_body_util::Full;
+use tokio::time::Instant;
 use tonic::{Code, Streaming};
 
-use crate::calls::stopped;
+use crate::calls::{path, stopped};
 use crate::faults::runc_and_kata;
+use crate::server::hostile_clients::sipping_over;
 use crate::session::events::{listening, next};
-use crate::support::{Client, IMAGE, Rig, container_in};
+use crate::support::{Client, IMAGE, PATIENCE, Rig, container_in, frame_raw};
 use crate::wait;
 
 /// The number of events: more than the queue and all windows on the way hold.
 const EVENTS: usize = 4000;
+
+/// A few events more than a subscriber may leave unread.
+const UNREAD: usize = 1024 + 8;
 
 /// `LARGE` events of `TEXT` bytes exceed criswitch's limit for the events of one backend, and its limit for the
 /// backend's replies.
@@ -141,4 +152,36 @@ async fn unread_states_of_pods_count_as_unread_events_do() {
     asked.await;
     let read = until_cut_off(&mut unread).await;
     assert!(read < pods, "{read}");
+}
+
+/// The other user's subscribers begin one after the other, so they lag one after the other.
+#[tokio::test]
+async fn no_event_waits_for_a_subscriber_of_another_user_that_does_not_read() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    let mut reads = listening(&rig).await;
+    let client = sipping_over(rig.connect_as(User::Other(1000))).await;
+    let subscribe = async || {
+        let request = Request::post(format!("http://localhost{}", path("GetContainerEvents")))
+            .header("content-type", "application/grpc")
+            .body(Full::new(frame_raw(b"")));
+        let reply = client.clone().send_request(request.unwrap());
+        tokio::time::timeout(PATIENCE, reply)
+            .await
+            .unwrap()
+            .unwrap()
+    };
+    let mut unread = Vec::new();
+    for at in 0..UNREAD + USER_SUBSCRIBERS {
+        if at < USER_SUBSCRIBERS {
+            unread.push(subscribe().await);
+        }
+        let begun = Instant::now();
+        rig.sim("kata").report(&container, &pod);
+        assert_eq!(next(&mut reads).await.unwrap().container_id, container);
+        let waited = begun.elapsed();
+        assert!(waited < Duration::from_millis(500), "{at}: {waited:?}");
+    }
+    let further = subscribe().await;
+    assert_eq!(further.headers()["grpc-status"], "8");
 }
