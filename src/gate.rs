@@ -14,12 +14,13 @@ use bytes::{Bytes, BytesMut};
 use criswitch_cri::codec::protobuf::{Editable, EditedMessage, Path};
 use criswitch_cri::codec::{cri, protobuf};
 use criswitch_cri::rpc::List;
-use criswitch_cri::rpc::fields::{ITEMS, lists, maps};
+use criswitch_cri::rpc::fields::{ITEMS, container_event_response, lists, maps};
 use prost::{DecodeError, Message};
 
 use crate::limits::budget::Reservation;
 
-pub use items::{MOST_DESCRIPTORS, MOST_LABEL_KEYS, MOST_PAIRS};
+pub(crate) use items::containers_fault;
+pub use items::{MOST_CONTAINERS, MOST_DESCRIPTORS, MOST_LABEL_KEYS, MOST_PAIRS};
 
 /// The most handlers that a backend may report. Each Status of the node has the handlers of all backends.
 pub const MOST_HANDLERS: usize = 256;
@@ -74,7 +75,13 @@ impl Form {
             Form::Event => (event, maps::EVENT, lists::EVENT),
         };
         // Check the counts first, because decoding many values takes a lot of time and memory.
-        match items::count_fault(message, maps, lists) {
+        let containers = match self {
+            Form::Event => {
+                containers_fault(message, &[container_event_response::CONTAINERS_STATUSES])
+            }
+            _ => None,
+        };
+        match containers.or_else(|| items::count_fault(message, maps, lists)) {
             Some(fault) => Some(format!("its reply {fault}")),
             None => read(message).err(),
         }
@@ -330,6 +337,27 @@ mod tests {
     }
 
     #[test]
+    fn an_event_has_a_limited_number_of_containers() {
+        let containers = |count| {
+            let status = cri::ContainerStatus {
+                image: Some(cri::ImageSpec::default()),
+                ..Default::default()
+            };
+            let event = cri::ContainerEventResponse {
+                containers_statuses: vec![status; count],
+                ..Default::default()
+            };
+            Readable::event(&event.encode_to_vec().into())
+        };
+        assert!(containers(MOST_CONTAINERS).is_ok());
+        let fault = containers(MOST_CONTAINERS + 1).unwrap_err();
+        assert!(
+            fault.ends_with("of 4097 containers; the limit is 4096"),
+            "{fault}"
+        );
+    }
+
+    #[test]
     fn an_item_that_clients_cannot_decode_is_found_however_deep_the_fault_is() {
         let faults: [(List, &[u8]); 4] = [
             (List::Pods, b"\x2a\x0b\x0a\x03key\x12\x04caf\xe9"),
@@ -581,8 +609,8 @@ mod tests {
     /// A decoded value takes far more memory than its two bytes.
     #[test]
     fn a_message_with_too_many_values_is_not_decoded() {
-        let many = b"\x2a\x00".repeat(MOST + 1);
-        let fault = Form::Event.fault(&many).unwrap();
+        let many = b"\x0a\x00".repeat(MOST + 1);
+        let fault = Form::Disks.fault(&many).unwrap();
         assert!(
             fault.contains("lists with 131073 values; the limit is 131072"),
             "{fault}"

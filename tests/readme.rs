@@ -344,6 +344,7 @@ fn the_documented_limits_are_those_of_the_constants() {
         ("Metric descriptors of a backend", gate::MOST_DESCRIPTORS),
         ("Label keys of a metric", gate::MOST_LABEL_KEYS),
         ("Labels of one item of a list", gate::MOST_PAIRS),
+        ("Containers of the pod of an event", gate::MOST_CONTAINERS),
     ] {
         let is_listed = |row: &str| row.contains(what) && row.contains(&limit.to_string());
         assert!(chapter.lines().any(is_listed), "{what}: {limit}");

@@ -22,6 +22,8 @@ pub const MOST_DESCRIPTORS: usize = 4096;
 pub const MOST_LABEL_KEYS: usize = 64;
 /// The most pairs of the maps at one path of an item, such as its labels, or the labels of all its containers.
 pub const MOST_PAIRS: usize = 4096;
+/// The most containers of a pod in an event. A container's status takes far more memory than its bytes.
+pub const MOST_CONTAINERS: usize = 4096;
 
 /// The seed of the hashes of items. The seed is random, so that no backend can make two lists with one hash.
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
@@ -232,6 +234,14 @@ pub(super) fn count_fault(message: &[u8], maps: &[Path], lists: &[Path]) -> Opti
                 .filter(|count| *count > MOST)?;
             Some(format!("has lists with {most} values; the limit is {MOST}"))
         })
+}
+
+/// Why the statuses of containers at `path` are too many, as the end of a sentence. A malformed list counts as empty
+/// here.
+pub(crate) fn containers_fault(message: &[u8], path: Path) -> Option<String> {
+    let count = protobuf::count(message, path).unwrap_or_default();
+    (count > MOST_CONTAINERS)
+        .then(|| format!("has the statuses of {count} containers; the limit is {MOST_CONTAINERS}"))
 }
 
 /// The id of an item, for an error text; empty if it cannot be read.

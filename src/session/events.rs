@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use criswitch_config::BackendId;
 use criswitch_cri::codec::frames;
-use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::codec::protobuf::{self, Malformed, Path};
 use criswitch_cri::rpc::fields::{
     EVENT_CONTAINERS, EVENT_HANDLERS, EVENT_ID, EVENT_POD, EVENT_POD_UID, REQUESTED_ID,
     container_status_response, pod_sandbox_status, pod_sandbox_status_response,
@@ -31,8 +31,9 @@ use crate::backend::stream::Messages;
 use crate::call::Failed;
 use crate::dispatch::forward::short;
 use crate::dispatch::own::{self, OwnCalls};
-use crate::gate::Readable;
+use crate::gate::{self, Readable};
 use crate::limits::budget::Unread;
+use crate::limits::give_way;
 use crate::ownership::Owners;
 use crate::session::until_answered;
 use crate::switch::Switch;
@@ -43,6 +44,10 @@ use baseline::{Baseline, known_pods};
 use ends::{Ends, StreamStart};
 use synthesized::{DELETED, NOT_READY, STARTED, STOPPED, event};
 
+/// The statuses of the containers in a `PodSandboxStatusResponse`.
+const CONTAINERS: Path = &[pod_sandbox_status_response::CONTAINERS_STATUSES];
+/// Why an event is dropped.
+const TOO_LARGE: &str = "it is larger than max_message";
 /// The wait before criswitch requests a failed list again.
 const RETRY: Duration = Duration::from_secs(1);
 /// The limits on the wait for the state of a pod when criswitch asks for the state again. Each wait is twice as long as
@@ -221,9 +226,7 @@ async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
         asked.note_event(&event);
         // The name of the row may be longer than the backend's name for the handler, so the event may have grown.
         if event.len() > backend.max_message {
-            backend
-                .record
-                .drops_unreadable_event("it is larger than max_message");
+            backend.record.drops_unreadable_event(TOO_LARGE);
             continue;
         }
         send(&switch.subscribers, backend, event).await?;
@@ -269,20 +272,23 @@ async fn hold(
     Ok(event.holding(held))
 }
 
-/// Sends an event that criswitch made itself, unless it is about the pod of another backend. Drops the event if it is
-/// too large or does not fit into memory. Later events are still sent.
+/// Sends an event that criswitch made itself, unless it is about the pod of another backend. Drops the event if clients
+/// cannot use it, if it is too large or does not fit into memory. Later events are still sent.
 async fn send_made(switch: &Switch, backend: &Backend, event: Bytes) {
     if is_about_another(&mut switch.owners(), backend.id, &event) {
         return;
     }
-    let sent = match Readable::event(&event) {
-        _ if event.len() > backend.max_message => Err(backend.unread(&Unread::TooLarge)),
-        Ok(event) => send(&switch.subscribers, backend, event).await,
-        Err(fault) => Err(backend.bad_reply(&fault)),
+    let fault = match Readable::event(&event) {
+        _ if event.len() > backend.max_message => TOO_LARGE.to_owned(),
+        Ok(event) => {
+            if let Err(status) = send(&switch.subscribers, backend, event).await {
+                log_unsent(backend, status.code());
+            }
+            return;
+        }
+        Err(fault) => fault,
     };
-    if let Err(status) = sent {
-        log_unsent(backend, status.code());
-    }
+    backend.record.drops_unreadable_event(&fault);
 }
 
 fn log_unsent(backend: &Backend, code: Code) {
@@ -371,17 +377,21 @@ async fn state_of(own: OwnCalls<'_>, id: &str, known: &KnownContainers) -> Resul
         switch, backend, ..
     } = own;
     let reply = ask_id(backend, &rpc::POD_STATUS, id).await?;
+    if let Some(fault) = gate::containers_fault(&reply, CONTAINERS) {
+        let fault = format!("the status of its pod {fault}");
+        backend.record.drops_unreadable_event(&fault);
+        return Err(backend.bad_reply(&fault).into());
+    }
+    give_way(&reply).await;
     let read = |fault: Malformed| backend.malformed(&fault);
     let status =
         &*protobuf::submessage(&reply, &[pod_sandbox_status_response::STATUS]).map_err(read)?;
     let state = protobuf::varint(status, &[pod_sandbox_status::STATE]).map_err(read)?;
-    let mut containers: Vec<Bytes> = Vec::new();
-    for container in
-        protobuf::all_bytes(&reply, &[pod_sandbox_status_response::CONTAINERS_STATUSES])
-            .map_err(read)?
-    {
-        containers.push(Bytes::copy_from_slice(container));
-    }
+    let mut containers: Vec<Bytes> = protobuf::all_bytes(&reply, CONTAINERS)
+        .map_err(read)?
+        .into_iter()
+        .map(|container| reply.slice_ref(container))
+        .collect();
     if containers.is_empty() {
         let known = known.get_or_init(|| switch.owners().containers.by_pod(backend.id));
         let mut left = backend.max_message;

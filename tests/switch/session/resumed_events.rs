@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use criswitch::gate::MOST_CONTAINERS;
 use criswitch_cri::codec::cri::{self, ContainerEventType, PodSandboxState};
 use tonic::{Status, Streaming};
 
 use crate::calls::stopped;
 use crate::faults::{hung, runc_and_kata, until_state, wake};
+use crate::logged::Logged;
 use crate::session::events::{listening, next};
 use crate::support::{Client, Rig};
 use crate::wait;
@@ -267,4 +269,25 @@ async fn no_event_has_the_state_of_a_sandbox_whose_pod_another_backend_has_now()
         shown.push(next(&mut events).await.unwrap().container_id);
     }
     assert!(!shown.contains(&old), "{shown:?}");
+}
+
+/// Without a limit, criswitch would copy millions of empty statuses before it reads the event.
+#[tokio::test]
+async fn the_state_of_a_pod_with_too_many_containers_is_not_sent_and_is_reported() {
+    let logged = Logged::here();
+    let (rig, mut events) = subscribed().await;
+    // Empty statuses of containers.
+    let empty = b"\x1a\0".repeat(MOST_CONTAINERS + 1);
+    rig.sim("kata").append_raw("PodSandboxStatus", empty);
+    stopped(&rig, "kata").await;
+    rig.sim("kata").start();
+    let words = [
+        "WARN",
+        "backend=kata",
+        "the status of its pod has the statuses of",
+    ];
+    wait::until(async || !logged.lines(&words).is_empty()).await;
+    rig.run_pod("runc", "other").await;
+    let event = next(&mut events).await.unwrap();
+    assert_eq!(metadata(&event).name, "other");
 }
