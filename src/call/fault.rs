@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use criswitch_cri::codec::grpc::GRPC_ACCEPT_ENCODING;
+use criswitch_cri::codec::grpc::{GRPC_ACCEPT_ENCODING, GRPC_ENCODING, GRPC_TIMEOUT};
 use criswitch_cri::rpc::Row;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tokio::time::Instant;
@@ -92,6 +92,20 @@ impl Request {
         !is_due_to_others && !self.row.changes() && self.metadata().next().is_some()
     }
 
+    /// Whether the call has headers that criswitch's own calls lack, or another content type. A backend may reject any
+    /// of them, also those that gRPC reserves.
+    fn has_odd_headers(&self) -> bool {
+        let types: [&[u8]; 2] = [b"application/grpc", b"application/grpc+proto"];
+        self.headers.iter().any(|(name, value)| {
+            if name == header::CONTENT_TYPE {
+                !types.contains(&value.as_bytes())
+            } else {
+                !OF_CONNECTION.contains(name)
+                    && ![GRPC_TIMEOUT, GRPC_ENCODING, GRPC_ACCEPT_ENCODING].contains(name)
+            }
+        })
+    }
+
     /// The client's headers that HTTP/2 and gRPC do not define, such as those of traces.
     fn metadata(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
         self.headers.iter().filter(|(name, _)| {
@@ -107,17 +121,18 @@ impl Call {
         self.asks_for_all().then(|| PassedCall {
             row: self.row,
             deadline: self.deadline,
-            has_metadata: self.metadata().next().is_some(),
+            is_odd: self.has_odd_headers(),
         })
     }
 }
 
-/// A call for all items that goes to the only backend as the client sent it, with the client's metadata and deadline.
+/// A call for all items that goes to the only backend as the client sent it, with the client's headers and deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassedCall {
     pub(crate) row: &'static Row,
     deadline: Option<Instant>,
-    has_metadata: bool,
+    /// Whether it has headers that the backend may reject.
+    is_odd: bool,
 }
 
 impl PassedCall {
@@ -148,6 +163,6 @@ impl PassedCall {
             matches!(code, Code::DeadlineExceeded | Code::Cancelled)
                 || at <= Instant::now() + REPLY_MARGIN
         });
-        is_late || self.has_metadata
+        is_late || self.is_odd
     }
 }

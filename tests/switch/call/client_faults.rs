@@ -15,6 +15,8 @@ use crate::wait;
 
 /// Metadata that the backends of these tests reject.
 const ODD: (&str, &str) = ("x-odd-bin", "no base64!");
+/// A header that gRPC reserves. grpc-go does not know it, so grpc-go decodes it like metadata.
+const RESERVED: (&str, &str) = ("grpc-x-bin", "no base64!");
 const TIMEOUT: (&str, &str) = ("grpc-timeout", "37S");
 
 /// The merged calls for all items whose failures criswitch reports.
@@ -169,7 +171,9 @@ async fn the_only_backend_is_not_at_fault_for_a_client_that_it_rejects() {
         let kata = rig.sim("kata");
         let past = Some(Status::deadline_exceeded("context deadline exceeded"));
         let headers = rejections().map(|with| (ODD, with));
-        for (header, with) in headers.into_iter().chain([(TIMEOUT, past)]) {
+        let [malformed, _] = rejections();
+        let others = [(TIMEOUT, past), (RESERVED, malformed)];
+        for (header, with) in headers.into_iter().chain(others) {
             kata.reject_header(header.0, with);
             let reply = ask(&rig, rpc, &[header]).await;
             // criswitch does not forward a stream of pods unchanged while it may rename handlers, so it can send the
