@@ -525,3 +525,30 @@ fn behind(message: &[u8], text: &str) -> http::HeaderValue {
     http::HeaderValue::from_bytes(&[message, text.as_bytes()].concat())
         .unwrap_or_else(|_| http::HeaderValue::from_static(""))
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_text_of_a_goaway_has_no_credentials() {
+        let (near, mut far) = tokio::io::duplex(1 << 10);
+        let text = b"\0\0\0\0\0\0\0\x02GET https://me:hunter2@registry.example/x";
+        let frame = |kind, payload: &[u8]| {
+            let head = [0, 0, payload.len() as u8, kind, 0, 0, 0, 0, 0];
+            [&head, payload].concat()
+        };
+        let sent = [frame(4, b""), frame(7, text)].concat();
+        far.write_all(&sent).await.unwrap();
+        let (_client, connection) = h2::client::handshake(near).await.unwrap();
+        let error = connection.await.unwrap_err();
+        let chain = error_text::error_chain(&error);
+        let status = of_http2(error, None);
+        for text in [status.message(), &chain] {
+            assert!(text.contains("registry.example/x"), "{text}");
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+    }
+}

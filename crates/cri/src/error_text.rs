@@ -41,13 +41,13 @@ pub fn without_numbers(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// An error and its causes, outermost first. The text is cut to [`LONGEST_TEXT`] bytes, because an HTTP/2 error may
-/// contain a long text of the peer.
+/// An error and its causes, outermost first. The text is cut to [`LONGEST_TEXT`] bytes and has no credentials, because
+/// an HTTP/2 error may contain any text of the peer.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let causes: Vec<_> = std::iter::successors(Some(error), |error| error.source())
         .map(ToString::to_string)
         .collect();
-    cut(without_numbers(&causes.join(": "))).into_owned()
+    reported(&without_numbers(&causes.join(": "))).into_owned()
 }
 
 /// Cuts a text like [`cut`] and removes its credentials, for the log and for criswitch's own texts. A very long text is
@@ -87,7 +87,7 @@ pub fn of_http2(error: &h2::Error) -> String {
         _ if error.get_io().is_some_and(is_end) => "the connection ended".to_owned(),
         _ => error_chain(error),
     };
-    cut(text).into_owned()
+    reported(&text).into_owned()
 }
 
 /// Whether an I/O error says only that the peer has closed the connection.

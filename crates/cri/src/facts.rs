@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use strum::{AsRefStr, VariantArray};
 
 use crate::codec::protobuf::{self, Malformed};
-use crate::error_text::cut;
+use crate::error_text::reported;
 use crate::rpc::fields::{runtime_condition, runtime_status, status_response};
 
 /// The conditions of a runtime that the kubelet requires to be true (cri-api). Other conditions are warnings, such as
@@ -75,10 +75,11 @@ pub fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
     .collect()
 }
 
-/// The text of a field for display. A long text is shortened. Bytes that are not UTF-8 are replaced.
+/// The text of a field for display. Its credentials are removed, a long text is shortened, and bytes that are not UTF-8
+/// are replaced.
 pub fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
     let text = String::from_utf8_lossy(protobuf::bytes(message, &[number])?);
-    Ok(cut(text))
+    Ok(reported(&text).into_owned().into())
 }
 
 /// Whether a `StatusResponse` has the condition `RuntimeReady`, and it is false.

@@ -103,6 +103,19 @@ async fn the_nodes_conditions_are_those_of_the_default_backend() {
 }
 
 #[tokio::test]
+async fn conditions_of_backends_are_quoted_without_credentials() {
+    let message = "pull \"https://me:hunter2@registry.example/pause\": EOF";
+    let rig = Rig::start([Sim::new("runc"), unready("kata", "RuntimeReady", message)]).await;
+    let status = status(&rig).await;
+    let backends = &condition(&status, "BackendsReady").message;
+    let state = rig.state().await.to_string();
+    for text in [backends, &state] {
+        assert!(text.contains("registry.example/pause"), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn a_false_condition_of_the_default_stays_false() {
     let runc = unready("runc", "NetworkReady", "cni plugin not initialized");
     let rig = Rig::start([runc, Sim::new("kata")]).await;
