@@ -11,7 +11,7 @@ mod resolve;
 use std::pin::pin;
 use std::sync::Arc;
 
-use criswitch_cri::codec::frames;
+use criswitch_cri::codec::{frames, protobuf};
 use criswitch_cri::rpc::{Row, filter};
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -28,6 +28,7 @@ use crate::gate::MOST_PAIRS;
 use crate::limits::budget::{ClientMemory, Unread};
 use crate::limits::incoming::IncomingBody;
 use crate::limits::{REQUEST_LIMIT, give_way};
+use crate::ownership::MOST;
 use crate::switch::saved::BRIEF_WAIT;
 use crate::switch::view::View;
 use crate::switch::{Switch, handlers, learn, subscribers};
@@ -60,6 +61,7 @@ async fn answer(
     log.note_pod(&request.message());
     started(switch, &mut request).await;
     let target = resolve::target(switch, &request, log).await?;
+    give_way(&request.body).await;
     log.goes_to(&target, &request.live);
     handlers::note_handler(&switch.owners(), &request, &target);
     learn::learn_names(&mut switch.owners(), &request, &target);
@@ -67,6 +69,7 @@ async fn answer(
     let is_alone =
         plan::may_go_to_all(request.row) && fanout::passes_unchanged(&request, &View::of(switch));
     let (call, plan) = plan::plan(request, target, is_alone)?;
+    give_way(&call.body).await;
     let Unsent { reply, shows } = run(switch, &call, plan)
         .await
         .map_err(|failed| with_handler(switch, log, failed))?;
@@ -181,6 +184,10 @@ async fn read(
     };
     let message = frames::unframe(&body).map_err(|fault| errors::bad_frame(row.name, fault))?;
     give_way(&body).await;
+    // Each step of a call reads all fields of the request.
+    if protobuf::fields(&message).nth(MOST).is_some() {
+        return Err(errors::many_fields(row.name, MOST));
+    }
     let labels = row
         .list()
         .map_or(0, |list| filter::count_selector(list, &message));

@@ -66,6 +66,13 @@ pub(crate) fn long_selector(rpc: &str, labels: usize, limit: usize) -> Status {
     ))
 }
 
+/// The request has more fields than any client sends.
+pub(crate) fn many_fields(rpc: &str, limit: usize) -> Status {
+    Status::invalid_argument(format!(
+        "{rpc}: the request has more than {limit} fields at its top level"
+    ))
+}
+
 /// The request is not exactly one uncompressed gRPC message.
 pub fn bad_frame(rpc: &str, fault: BadFrame) -> Status {
     match fault {

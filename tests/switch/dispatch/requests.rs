@@ -1,10 +1,12 @@
 //! Requests that cannot be served: criswitch rejects them and sends them to no backend.
 
 use bytes::Bytes;
+use criswitch::ownership::MOST;
 use http::Request;
 use http_body_util::Full;
 use tonic::Code;
 
+use crate::calls::{send, text_of};
 use crate::support::{Rig, Sim, frame_raw};
 
 const RUNTIME: &str = "/runtime.v1.RuntimeService";
@@ -206,4 +208,16 @@ async fn a_content_type_that_names_the_encoding_counts_as_grpc() {
     let request = request.body(Full::new(frame_raw(b""))).unwrap();
     let reply = raw.send(request).await.unwrap();
     assert_eq!(reply.status(), http::StatusCode::OK);
+}
+
+/// Each step of a call reads all fields of the request.
+#[tokio::test]
+async fn a_request_with_too_many_fields_is_rejected() {
+    let rig = Rig::start([Sim::new("runc")]).await;
+    // Field 15, which is unknown, with the value 0.
+    for (fields, code) in [(MOST, Code::Ok), (MOST + 1, Code::InvalidArgument)] {
+        let request = frame_raw(&b"\x78\0".repeat(fields));
+        let reply = send(&rig, "ListContainers", request).await;
+        assert_eq!(reply.code(), code, "{}", text_of(&reply));
+    }
 }

@@ -208,12 +208,17 @@ pub fn bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<&'a [u8], Malformed>
 /// # Errors
 /// If `message` is malformed; see [`string`].
 pub fn submessage<'a>(message: &'a [u8], path: &[u32]) -> Result<Cow<'a, [u8]>, Malformed> {
-    let parts = all_bytes(message, path)?;
-    Ok(match parts.as_slice() {
-        [] => Cow::Borrowed(&[]),
-        [only] => Cow::Borrowed(only),
-        parts => Cow::Owned(parts.concat()),
-    })
+    // Joined as they come: a list of many empty parts would take far more memory than the message.
+    let mut whole: Option<Cow<'a, [u8]>> = None;
+    each(message, path, &mut |field| {
+        let part = field.bytes()?;
+        match &mut whole {
+            None => whole = Some(Cow::Borrowed(part)),
+            Some(whole) => whole.to_mut().extend_from_slice(part),
+        }
+        Ok(())
+    })?;
+    Ok(whole.unwrap_or_default())
 }
 
 /// All strings at `path`, for a path with repeated fields.

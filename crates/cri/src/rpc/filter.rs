@@ -106,7 +106,7 @@ pub fn filter<M: Editable>(
     request: &[u8],
     mut keep: impl FnMut(&str) -> bool,
 ) -> Result<M, Malformed> {
-    let filter = protobuf::all_bytes(request, &[FILTER])?.concat();
+    let filter = protobuf::submessage(request, &[FILTER])?;
     let wanted = FilterTerms::of(list, &filter)?;
     protobuf::only(items, ITEMS, |item| {
         Ok(keep(protobuf::string(item, id(list))?)
