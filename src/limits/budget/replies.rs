@@ -8,11 +8,14 @@ use super::{Budget, MESSAGES};
 use crate::limits::places::User;
 
 /// The memory has [`MESSAGES`] parts. Two kinds of replies may take this many parts each: all replies to users other
-/// than root and criswitch's own user, and the large replies to calls that are not lists, such as `ExecSync`. So two
-/// parts are left for lists of root, and for small replies.
+/// than root and criswitch's own user, and the large replies to calls of root that are not lists, such as `ExecSync`.
+/// So two parts are left for lists of root, and for small replies.
 const PARTS: usize = 3;
+/// The divisor for the large replies to calls of users other than root and criswitch's own user that are not lists:
+/// 1 / 2 of the memory of these users. The rest is left for their lists and small replies.
+const LARGE: usize = 2;
 /// The divisor for the memory that a single user other than root and criswitch's own user must leave to the rest of
-/// these users: 1 / 4 of their memory.
+/// these users: 1 / 4 of their memory of each kind.
 const LEFT: usize = 4;
 
 /// The memory for the replies of one backend.
@@ -21,6 +24,8 @@ pub struct Replies {
     own: UserReplies,
     /// The part of all users except root and criswitch's own user.
     others: Budget,
+    /// The part of `others` for large replies to calls that are not lists.
+    others_large: Budget,
     /// The parts of these users. Only users in `allow_uids` can connect, so these are few.
     users: Mutex<FnvHashMap<u32, UserReplies>>,
 }
@@ -33,14 +38,9 @@ struct UserReplies {
     items: Budget,
 }
 
-fn part(all: &Budget) -> usize {
-    all.limit() / MESSAGES * PARTS
-}
-
 impl UserReplies {
-    /// Of this memory, large replies that are not lists take at most `large` bytes.
-    fn of(all: Budget, large: usize) -> UserReplies {
-        let large = all.part(large, None);
+    /// Large replies that are not lists take memory of `large`.
+    fn of(all: Budget, large: Budget) -> UserReplies {
         let items = all.part(all.limit(), Some(large));
         UserReplies { all, items }
     }
@@ -50,9 +50,11 @@ impl Replies {
     /// Memory for replies of at most `max_message` bytes each.
     pub fn new(max_message: usize) -> Replies {
         let all = Budget::for_messages(max_message);
-        let large = part(&all);
+        let part = all.limit() / MESSAGES * PARTS;
+        let (others, large) = (all.part(part, None), all.part(part, None));
         Replies {
-            others: all.part(large, None),
+            others_large: others.part(others.limit() / LARGE, None),
+            others,
             users: Mutex::default(),
             own: UserReplies::of(all, large),
         }
@@ -77,8 +79,10 @@ impl Replies {
 
     /// The part of one other user.
     fn user(&self) -> UserReplies {
-        let all = self.others.limit() - self.others.limit() / LEFT;
-        UserReplies::of(self.others.part(all, None), part(&self.others))
+        let most = |whole: &Budget| whole.limit() - whole.limit() / LEFT;
+        let large = self.others_large.part(most(&self.others_large), None);
+        let all = self.others.part(most(&self.others) - large.limit(), None);
+        UserReplies::of(all, large)
     }
 
     /// All memory for replies.
@@ -91,6 +95,7 @@ impl Replies {
 mod tests {
     use criswitch_cri::rpc::{LIST_PODS, POD_STATUS};
 
+    use super::super::SMALL;
     use super::*;
 
     const OTHER: User = User::Other(1);
@@ -101,7 +106,7 @@ mod tests {
             let replies = Replies::new(max_message);
             let mut taken = Vec::new();
             for (user, row) in [(OTHER, &LIST_PODS), (User::Own, &POD_STATUS)] {
-                for bytes in [max_message, super::super::SMALL + 1] {
+                for bytes in [max_message, SMALL + 1] {
                     let held = || {
                         let mut held = replies.of(user, row).held();
                         held.grow(bytes).ok()?;
@@ -123,10 +128,10 @@ mod tests {
     fn no_other_user_takes_the_memory_of_another_one() {
         let replies = Replies::new(16 << 20);
         let mut taken = Vec::new();
-        for row in [&LIST_PODS, &POD_STATUS] {
+        for (row, bytes) in [(&LIST_PODS, SMALL), (&POD_STATUS, SMALL + 1)] {
             let held = || {
                 let mut held = replies.of(OTHER, row).held();
-                held.grow(super::super::SMALL).ok()?;
+                held.grow(bytes).ok()?;
                 Some(held)
             };
             taken.extend(std::iter::from_fn(held));
@@ -135,9 +140,27 @@ mod tests {
         assert!(used >= replies.others.limit() / 2, "{used}");
         for row in [&LIST_PODS, &POD_STATUS] {
             let mut held = replies.of(User::Other(2), row).held();
-            assert!(held.grow(8 << 20).is_ok());
+            assert!(held.grow(4 << 20).is_ok());
         }
         drop(taken);
+    }
+
+    #[test]
+    fn large_replies_to_other_users_leave_memory_for_their_lists() {
+        for max_message in [1, 16 << 20, 1 << 30] {
+            let replies = Replies::new(max_message);
+            let mut taken = Vec::new();
+            for user in 1..5 {
+                let held = || {
+                    let mut held = replies.of(User::Other(user), &POD_STATUS).held();
+                    held.grow(max_message.max(SMALL + 1)).ok()?;
+                    Some(held)
+                };
+                taken.extend(std::iter::from_fn(held).take(1000));
+            }
+            let mut list = replies.of(User::Other(5), &LIST_PODS).held();
+            assert!(list.grow(max_message + (1 << 20)).is_ok(), "{max_message}");
+        }
     }
 
     #[test]
