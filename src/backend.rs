@@ -80,6 +80,8 @@ pub struct Backend {
     pub(crate) saving: Saving,
     /// The last status of each pod and container.
     pub(crate) statuses: Mutex<Statuses>,
+    /// Held by the removal of an image that lists the backend's containers.
+    pub(crate) listing: tokio::sync::Mutex<()>,
     /// Memory for replies to clients.
     pub memory: Replies,
     /// Memory for replies to the calls that criswitch makes itself. Replies to clients use none of it.
@@ -148,6 +150,7 @@ impl Backend {
             settings,
             nudges,
             statuses: Mutex::new(Statuses::new(max_message)),
+            listing: tokio::sync::Mutex::default(),
             memory: Replies::new(max_message),
             own: Replies::new(max_message),
             events: Budget::for_events(max_message),

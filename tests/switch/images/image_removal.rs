@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use criswitch::limits::places::User;
 use criswitch_cri::codec::cri;
+use futures_util::future::join_all;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::calls::stopped;
 use crate::faults::{hung, node};
 use crate::kubelet::{Kubelet, asked};
-use crate::support::clock::later;
+use crate::support::clock::{later, turns};
 use crate::support::{ImageIds, RawClient, Rig, Sim, container_config, frame, image_spec};
 
 const APP: &str = "registry.k8s.io/app:1";
@@ -123,6 +124,33 @@ async fn uses(rig: &Rig, backend: &str, image: &str) -> String {
 fn having(rig: &Rig) -> Vec<&str> {
     let having = rig.sims.iter().filter(|sim| !sim.images().is_empty());
     having.map(Sim::name).collect()
+}
+
+/// A list of containers may have `max_message` bytes, and a user may send 1024 calls at once.
+#[tokio::test]
+async fn removals_at_once_share_a_list_of_containers() {
+    let rig = in_both().await;
+    let listed = || {
+        let calls = rig.sims.iter().map(|sim| sim.calls("ListContainers").len());
+        calls.sum::<usize>()
+    };
+    let before = listed();
+    for sim in &rig.sims {
+        sim.hold("ListContainers");
+    }
+    let removed = join_all((0..10).map(|_| remove(&rig, APP)));
+    let released = async {
+        rig.sim("crio").until_held("ListContainers").await;
+        turns(20).await;
+        assert_eq!(listed() - before, 2, "one call for each store");
+        for sim in &rig.sims {
+            sim.release("ListContainers");
+        }
+    };
+    let (removed, ()) = tokio::join!(removed, released);
+    assert!(removed.iter().all(Result::is_ok), "{removed:?}");
+    assert_eq!(having(&rig), [""; 0]);
+    assert!(listed() - before <= 4, "{}", listed() - before);
 }
 
 #[tokio::test]

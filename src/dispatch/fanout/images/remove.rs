@@ -17,6 +17,7 @@ use criswitch_cri::codec::protobuf::{self, Malformed};
 use criswitch_cri::rpc::fields::{IMAGE_REFERENCE, ITEMS, LISTED_ID, container, image, image_spec};
 use criswitch_cri::rpc::{self, List};
 use futures_util::future::join_all;
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::stores::{self, StoreAnswer, Stored, Wait};
@@ -137,7 +138,8 @@ async fn is_absent(call: &Call, backend: &Arc<Backend>) -> bool {
     said.iter().all(StoreAnswer::says_absent)
 }
 
-/// The id of a container that uses the image, from a fresh list of the store's containers.
+/// The id of a container that uses the image, from a list of the store's containers that was requested after this call.
+/// Calls that wait while another one lists the containers share the next list, because each list takes memory.
 async fn container_of(
     call: &Call,
     own: OwnCalls<'_>,
@@ -152,7 +154,19 @@ async fn container_of(
     if let Some(silent) = backend.silence(contribution) {
         return Err(silent);
     }
-    let listed = pin!(own.list_kind(List::Containers, row));
+    let begun = Instant::now();
+    let listed = pin!(async {
+        let _turn = backend.listing.lock().await;
+        let known = backend.record.known();
+        if known
+            .lists
+            .get(List::Containers)
+            .is_some_and(|list| list.taken > begun)
+        {
+            return Ok(());
+        }
+        own.list_kind(List::Containers, row).await
+    });
     call.within(backend.list_timeout(), listed)
         .await
         .unwrap_or_else(|late| {
