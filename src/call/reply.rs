@@ -10,13 +10,13 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use criswitch_cri::codec::frames;
-use criswitch_cri::codec::grpc::ok_trailers;
+use criswitch_cri::codec::grpc::{GRPC_STATUS, ok_trailers};
 use criswitch_cri::rpc::{List, LogRule, Row};
 use futures_util::Stream;
 use http::{HeaderMap, HeaderValue, header};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::{Answer, Data};
@@ -76,6 +76,9 @@ pub fn of_status(status: &Status) -> Reply {
 pub fn not_grpc() -> Reply {
     let mut reply = Reply::default();
     *reply.status_mut() = http::StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    // grpc-go also sends a status.
+    let invalid = HeaderValue::from(Code::InvalidArgument as i32);
+    reply.headers_mut().insert(GRPC_STATUS, invalid);
     reply
 }
 
@@ -227,6 +230,19 @@ pub(crate) fn counted<P>(
     (reply, place)
 }
 
+/// Counts the reply to a call that was rejected without a row or a permit towards `unread`, until the reply is sent. If
+/// memory is short, the client leaves too many replies unread, and its connection is closed.
+pub(crate) fn rejected(reply: Reply, unread: &Budget) -> Reply {
+    let mut held = unread.held();
+    match held.grow(budget::size(reply.headers()).saturating_add(PER_REPLY)) {
+        Ok(()) => holding(reply, held),
+        Err(_) => {
+            unread.lose();
+            reply
+        }
+    }
+}
+
 /// Makes `reply` keep `held` until the end of the reply is sent.
 pub fn holding(mut reply: Reply, held: impl Send + 'static) -> Reply {
     if reply.body().is_end_stream() {
@@ -248,7 +264,7 @@ pub fn holding(mut reply: Reply, held: impl Send + 'static) -> Reply {
 #[cfg(test)]
 mod tests {
 
-    use criswitch_cri::codec::grpc::{GRPC_STATUS, trailers};
+    use criswitch_cri::codec::grpc::trailers;
     use criswitch_cri::rpc;
     use futures_util::stream;
     use http_body_util::BodyExt;

@@ -160,7 +160,8 @@ impl AdminCalls {
                 Err(limit) => {
                     switch.counts.reject(Reason::Calls);
                     let (path, most, what) = (request.uri().path(), limit.most, limit.what);
-                    return reply::of_status(&errors::too_many_calls(path, most, what));
+                    let status = errors::too_many_calls(path, most, what);
+                    return reply::rejected(reply::of_status(&status), &calls.unread);
                 }
             };
             let late = Instant::now() + ADMIN_LIMIT;

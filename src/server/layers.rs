@@ -55,14 +55,15 @@ pub(super) async fn answer(
     let path = request.uri().path();
     if !is_grpc(&request) {
         client.switch.counts.reject(Reason::NotGrpc);
-        reply::not_grpc()
+        reply::rejected(reply::not_grpc(), &client.memory.unread)
     } else if let Some(row) = rpc::find(path) {
         limited(&client, row, request).await
     } else if AdminCalls::has(path) {
         Box::pin(client.admin.answer(*request)).await
     } else {
         client.switch.counts.reject(Reason::UnknownRpc);
-        reply::of_status(&errors::no_such_rpc(path))
+        let status = errors::no_such_rpc(path);
+        reply::rejected(reply::of_status(&status), &client.memory.unread)
     }
 }
 
@@ -84,7 +85,8 @@ async fn limited(
         Ok(place) => logged(client, row, request, place).await,
         Err(limit) => {
             client.switch.counts.reject(Reason::Calls);
-            reply::of_status(&errors::too_many_calls(row.name, limit.most, limit.what))
+            let status = errors::too_many_calls(row.name, limit.most, limit.what);
+            reply::rejected(reply::of_status(&status), &client.memory.unread)
         }
     }
 }

@@ -108,9 +108,7 @@ impl Shares {
             return false;
         };
         if let Some(share) = last.share() {
-            share.lost.store(true, Ordering::Relaxed);
-            share.loses.notify_one();
-            self.0.all.subtract(*used);
+            share.revoke(*used);
         }
         true
     }
@@ -137,6 +135,14 @@ impl MemoryShare {
         }
     }
 
+    /// Revokes the share, which holds `used` bytes.
+    fn revoke(&self, used: usize) {
+        if !self.lost.swap(true, Ordering::Relaxed) {
+            self.loses.notify_one();
+            self.of.0.all.subtract(used);
+        }
+    }
+
     fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
@@ -148,6 +154,13 @@ impl Budget {
         match self.share() {
             Some(share) => share.loses.notified().await,
             None => std::future::pending().await,
+        }
+    }
+
+    /// Revokes this share, unless it belongs to root or criswitch's own user.
+    pub(crate) fn lose(&self) {
+        if let Some(share) = self.share().filter(|share| share.user.is_other()) {
+            share.revoke(self.used());
         }
     }
 

@@ -268,3 +268,19 @@ async fn many_unread_streams_delay_no_other_call_to_their_backend() {
     assert!(first.is_data());
     drop(kept);
 }
+
+/// Rejections of calls that have no row or no permit.
+#[tokio::test]
+async fn unread_rejections_count_until_they_are_sent() {
+    let rig = Rig::start([Sim::new("runc")]).await;
+    let mut client = rig.connect_as(User::Other(1000));
+    let settings = encoded(SETTINGS, 0, 0, &NO_TABLE);
+    let unknown = "x".repeat(90);
+    let calls = (0..CALLS).map(|call| call_of(2 * call + 1, &unknown));
+    let sent = [PREFACE.to_vec(), settings, calls.flatten().collect()].concat();
+    client.write_all(&sent).await.unwrap();
+    until(async || rig.rejected(Reason::UnknownRpc) == u64::from(CALLS)).await;
+    assert!(rig.unread() > 100 * PER_REPLY, "{}", rig.unread());
+    drop(client);
+    until(async || rig.unread() == 0).await;
+}
