@@ -16,6 +16,9 @@ use criswitch_cri::rpc::{Kind, List};
 /// The most memory of one status beyond its bytes: its id, the entry, and the counter of its memory.
 const PER_STATUS: usize = 512;
 
+/// The most statuses. An event of a pod looks at each of them.
+const MOST: usize = 4096;
+
 /// The last statuses of a backend's items.
 #[derive(Debug)]
 pub(crate) struct Statuses {
@@ -80,7 +83,7 @@ impl Statuses {
         self.size += size;
         let last = self.kept.put((kind, id.to_owned()), status);
         self.size -= last.as_ref().map_or(0, self::size);
-        while self.size > self.limit
+        while (self.size > self.limit || self.kept.len() > MOST)
             && let Some((_, unused)) = self.kept.pop_lru()
         {
             self.size -= self::size(&unused);
@@ -213,6 +216,15 @@ mod tests {
         assert!(has(&mut statuses, "a"), "it takes no room from others");
         statuses.keep(Kind::Container, "a", status(1, 10), 0);
         assert_eq!(statuses.size, 2 * (10 + PER_STATUS));
+    }
+
+    #[test]
+    fn the_number_of_statuses_is_limited() {
+        let mut statuses = statuses(usize::MAX, &["first", "second"]);
+        for number in 1..MOST {
+            statuses.keep(Kind::Container, &number.to_string(), status(1, 0), 0);
+        }
+        assert!(!has(&mut statuses, "first") && has(&mut statuses, "second"));
     }
 
     #[test]
