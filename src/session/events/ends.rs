@@ -11,14 +11,14 @@ use crate::backend::Backend;
 use crate::call::Failed;
 use crate::errors;
 
-/// A stream that ends within this time, without an event, counts as ended at once.
+/// A stream that ends within this time is short. A short stream without an event counts as ended at once.
 const AT_ONCE: Duration = Duration::from_secs(1);
 /// If this many streams in a row end at once, the backend has no events. CRI-O without `enable_pod_events` ends each
 /// stream at once, and with success.
 const IN_A_ROW: u32 = 3;
 /// The wait before a stream that has ended is opened again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest wait before a stream is opened again, after several streams that ended at once.
+/// The longest wait before a stream is opened again, after several short streams.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
 /// The moment when a stream was requested, and the connection that it uses.
@@ -37,10 +37,11 @@ impl StreamStart {
     }
 }
 
-/// Counts the streams in a row that have ended at once on one connection.
+/// Counts the streams in a row that have ended at once on one connection, and those that were short.
 #[derive(Default)]
 pub(super) struct Ends {
     count: u32,
+    short: u32,
     failures: u64,
 }
 
@@ -78,17 +79,23 @@ impl Ends {
         if opened.failures != self.failures {
             *self = Ends {
                 count: 0,
+                short: 0,
                 failures: opened.failures,
             };
         }
         let stands = backend.connection.link().failures == opened.failures;
-        let at_once = !had_events && stands && opened.at.elapsed() < AT_ONCE;
-        self.count = if at_once { self.count + 1 } else { 0 };
+        self.add(stands && opened.at.elapsed() < AT_ONCE, had_events);
     }
 
-    /// The wait before the next stream is opened.
+    fn add(&mut self, is_short: bool, had_events: bool) {
+        let next = |count: u32, counts: bool| if counts { count.saturating_add(1) } else { 0 };
+        self.short = next(self.short, is_short);
+        self.count = next(self.count, is_short && !had_events);
+    }
+
+    /// The wait before the next stream is opened. Each stream makes criswitch ask for the state of each pod.
     pub(super) fn pause(&self) -> Duration {
-        let doubled = 1 << self.count.saturating_sub(1).min(5);
+        let doubled = 1 << self.short.saturating_sub(1).min(5);
         (PAUSE * doubled).min(LONGEST_PAUSE)
     }
 }
@@ -98,11 +105,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pause_doubles_while_event_streams_end_immediately() {
-        let pause = |count| Ends { count, failures: 0 }.pause().as_millis();
-        assert_eq!(
-            [0, 1, 2, 3, 5, 6, u32::MAX].map(pause),
-            [100, 100, 200, 400, 1600, 3000, 3000]
-        );
+    fn the_pause_doubles_while_event_streams_end_immediately_with_or_without_an_event() {
+        for had_events in [false, true] {
+            let mut ends = Ends::default();
+            let pauses = [100, 100, 200, 400, 800, 1600, 3000, 3000];
+            for (number, pause) in (0..).zip(pauses) {
+                assert_eq!(ends.pause().as_millis(), pause);
+                assert_eq!(ends.count, if had_events { 0 } else { number });
+                ends.add(true, had_events);
+            }
+            ends.add(false, had_events);
+            assert_eq!(ends.pause().as_millis(), 100);
+        }
     }
 }
