@@ -11,6 +11,7 @@ use criswitch::backend::connect::Dialer;
 use criswitch::call::log::CallLog;
 use criswitch::call::reply;
 use criswitch::gate::Readable;
+use criswitch::limits::places::User;
 use criswitch::operator::metrics;
 use criswitch::ownership::{Owners, PodNames};
 use criswitch::switch::Switch;
@@ -133,7 +134,9 @@ fn owner_among_5000_containers(bencher: Bencher) {
 #[divan::bench]
 fn a_call_begun_and_ended(bencher: Bencher) {
     let (counts, headers) = (Arc::new(Counts::default()), HeaderMap::new());
-    bencher.bench(|| CallLog::begin(&LIST_CONTAINERS, &headers, &counts).end(&grpc::ok_trailers()));
+    bencher.bench(|| {
+        CallLog::begin(&LIST_CONTAINERS, User::Own, &headers, &counts).end(&grpc::ok_trailers())
+    });
 }
 
 /// Measures the reading of a list of 16 MiB that has changed. All other calls wait during that time.
@@ -186,7 +189,7 @@ fn a_page_of_metrics(bencher: Bencher) {
             .unwrap();
     }
     for row in ROWS {
-        CallLog::begin(row, &HeaderMap::new(), &switch.counts).end(&grpc::ok_trailers());
+        CallLog::begin(row, User::Own, &HeaderMap::new(), &switch.counts).end(&grpc::ok_trailers());
     }
     bencher.bench(|| metrics::page(&switch).unwrap().len());
 }

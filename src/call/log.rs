@@ -23,6 +23,7 @@ use tracing::{Level, Span};
 use crate::backend::Backend;
 use crate::call::route::{Stores, Target};
 use crate::errors;
+use crate::limits::places::User;
 use crate::telemetry::counters::{Counts, Rpc, code_name};
 use crate::telemetry::log_limit::Recovery;
 use crate::telemetry::rejections::Rejection;
@@ -39,6 +40,7 @@ const DEADLINE_SLACK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct CallLog {
     row: &'static Row,
+    user: User,
     started: Instant,
     /// The client's deadline, counted from the start.
     timeout: Option<Duration>,
@@ -73,12 +75,18 @@ struct CallEnd<'e> {
 }
 
 impl CallLog {
-    /// A call of `row` that begins now, with these headers.
-    pub fn begin(row: &'static Row, headers: &HeaderMap, counts: &Arc<Counts>) -> CallLog {
+    /// A call of `row` by `user` that begins now, with these headers.
+    pub fn begin(
+        row: &'static Row,
+        user: User,
+        headers: &HeaderMap,
+        counts: &Arc<Counts>,
+    ) -> CallLog {
         let (number, rpc) = counts.begin(row.name);
         let trace = Trace::of(headers);
         CallLog {
             row,
+            user,
             started: Instant::now(),
             timeout: grpc::timeout(headers),
             // Most calls that only read write no log line, and a span costs more than all other fields together. So
@@ -166,7 +174,7 @@ impl CallLog {
         }
         match target {
             Target::Owner(_, kind, id) | Target::Miss(kind, id) => {
-                if self.row.name == rpc::STOP_CONTAINER.name {
+                if self.row.name == rpc::STOP_CONTAINER.name && !self.user.is_other() {
                     self.counts.stops.note(id);
                 }
                 self.id.set((*kind, id.clone())).ok();
@@ -341,12 +349,13 @@ impl CallLog {
         });
     }
 
-    /// Remembers the pod of a `RunPodSandbox` that failed, until the pod is created.
+    /// Remembers the pod of a `RunPodSandbox` that failed, until the pod is created. Calls of users other than root and
+    /// criswitch's own user would make criswitch forget the kubelet's pods.
     fn remember(&self, end: &CallEnd<'_>) {
         let Some(pod) = self.pod.get() else {
             return;
         };
-        if self.row.name != rpc::RUN_POD_SANDBOX.name || end.is_given_up {
+        if self.row.name != rpc::RUN_POD_SANDBOX.name || end.is_given_up || self.user.is_other() {
             return;
         }
         let rejections = &self.counts.rejections;

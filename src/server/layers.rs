@@ -99,7 +99,12 @@ async fn logged(
     place: Places,
 ) -> Reply {
     let counts = &client.switch.counts;
-    let log = Arc::new(CallLog::begin(row, request.headers(), counts));
+    let log = Arc::new(CallLog::begin(
+        row,
+        client.memory.user,
+        request.headers(),
+        counts,
+    ));
     let reply = pin!(counted(client, row, request, place, Arc::clone(&log)));
     logged::logged(log.doing(reply).await, log)
 }
