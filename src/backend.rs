@@ -97,7 +97,7 @@ pub struct Backend {
     /// Measures the file systems of the backend's images. It is separate from `files`, so that a hung file system of
     /// images does not delay connections.
     disk_work: FileWork,
-    pub(crate) nudges: Arc<Nudges>,
+    pub(crate) wakeups: Arc<Wakeups>,
     /// Whether merged calls include the backend.
     joined: AtomicBool,
     /// The number of times that criswitch has forgotten the backend on request.
@@ -111,7 +111,7 @@ pub struct Backend {
 /// Notifications that wake the tasks of a backend. A notification waits until its task is free, except for
 /// `answered`, which reaches only tasks that are waiting for it.
 #[derive(Debug, Default)]
-pub(crate) struct Nudges {
+pub(crate) struct Wakeups {
     /// A call needs a connection, and none is open.
     pub(crate) wanted: Notify,
     /// A call takes so long that the backend may hang. The session probes the backend.
@@ -143,12 +143,12 @@ impl Backend {
     /// A backend that is not connected yet.
     pub fn new(config: &BackendConfig, max_message: usize, dialer: Dialer) -> Backend {
         let settings = Arc::new(Settings::of(config, max_message));
-        let nudges = Arc::<Nudges>::default();
+        let wakeups = Arc::<Wakeups>::default();
         Backend {
-            record: Record::new(Arc::clone(&settings), Arc::clone(&nudges)),
+            record: Record::new(Arc::clone(&settings), Arc::clone(&wakeups)),
             connection: Connection::new(Arc::clone(&settings)),
             settings,
-            nudges,
+            wakeups,
             statuses: Mutex::new(Statuses::new(max_message)),
             listing: tokio::sync::Mutex::default(),
             memory: Replies::new(max_message),
@@ -209,7 +209,7 @@ impl Backend {
     /// Whether criswitch may learn owners from the reply to a call, and may cache the reply. `forgets` is the value of
     /// [`Backend::forgets`] when the call was sent. A backend that merged calls omit must own nothing: if another
     /// backend listed the same item, the list of that backend would lack the item.
-    pub(crate) fn teaches(&self, forgets: u64) -> bool {
+    pub(crate) fn may_learn_from(&self, forgets: u64) -> bool {
         self.has_joined() && self.forgets() == forgets
     }
 
@@ -274,7 +274,7 @@ impl Backend {
     pub(crate) fn report(&self) -> Report {
         let known = self.record.known();
         match self.awaited_until() {
-            _ if known.has_said_status() => Report::Status(known.status),
+            _ if known.has_current_status() => Report::Status(known.status),
             Some(_) => Report::Awaited,
             None => Report::Absent,
         }
@@ -283,8 +283,8 @@ impl Backend {
     /// The time until which criswitch waits for the backend's first `Status` reply. `None` if the reply has come or the
     /// wait is over.
     pub(crate) fn awaited_until(&self) -> Option<Instant> {
-        let is_awaited =
-            !self.record.learn(|known| known.has_said_status()) && Instant::now() < self.report_by;
+        let is_awaited = !self.record.learn(|known| known.has_current_status())
+            && Instant::now() < self.report_by;
         is_awaited.then_some(self.report_by)
     }
 
@@ -357,7 +357,7 @@ impl Backend {
             State::Unresponsive(_, cause) => return Err(self.unresponsive(&cause)),
             State::Connecting | State::Down(_) => {}
         }
-        self.nudges.wanted.notify_one();
+        self.wakeups.wanted.notify_one();
         match self.connection.attempted(failures).await {
             Some(State::Ready(wire)) => Ok(wire),
             Some(State::Unresponsive(_, cause)) => Err(self.unresponsive(&cause)),
@@ -449,7 +449,7 @@ impl Backend {
         loop {
             let unresponsive = link.wait_for(|now| matches!(now.state, State::Unresponsive(..)));
             if tokio::time::timeout(wait, unresponsive).await.is_err() {
-                self.nudges.suspected.notify_one();
+                self.wakeups.suspected.notify_one();
                 wait = self.list_timeout();
                 continue;
             }
@@ -468,7 +468,7 @@ impl Backend {
         loop {
             tokio::select! {
                 () = &mut forgotten => return errors::gone_backend(),
-                () = tokio::time::sleep(self.list_timeout()) => self.nudges.suspected.notify_one(),
+                () = tokio::time::sleep(self.list_timeout()) => self.wakeups.suspected.notify_one(),
             }
         }
     }

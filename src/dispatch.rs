@@ -66,9 +66,9 @@ async fn answer(
     handlers::note_handler(&switch.owners(), &request, &target);
     learn::learn_names(&mut switch.owners(), &request, &target);
     fanout::ask_missing_descriptors(switch, &request).await;
-    let is_alone =
+    let has_one_backend =
         plan::may_go_to_all(request.row) && fanout::passes_unchanged(&request, &View::of(switch));
-    let (call, plan) = plan::plan(request, target, is_alone)?;
+    let (call, plan) = plan::plan(request, target, has_one_backend)?;
     give_way(&call.body).await;
     let Unsent { reply, shows } = run(switch, &call, plan)
         .await

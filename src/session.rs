@@ -43,11 +43,11 @@ const FIRST_CALLS_LIMIT: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// How often the session checks the socket's file. Also how long a backend may answer nothing before the session probes
 /// it.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest time between two checks of whether a cached list lacks items. Each check may request the list again.
-const LISTS_APART: Duration = Duration::from_secs(1);
+const RELIST_INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest time between two measurements of the images' file systems. The kubelet asks for their usage as often.
-const DISKS_APART: Duration = Duration::from_secs(10);
+const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the session of a removed backend waits for calls that still use an older routing table.
 const LAST_CALLS: Duration = Duration::from_secs(3);
 /// How long a backend may take to answer a probe (`Version`). After that it counts as hung: even a busy backend answers
@@ -77,7 +77,7 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
             biased;
             () = backend.connection.closed() => break,
             () = tokio::time::sleep(pause(&backend.name(), failures)) => {}
-            () = backend.nudges.wanted.notified() => {}
+            () = backend.wakeups.wanted.notified() => {}
         }
     }
     // From now on, a call that began with an older routing table fails: its connection may have ended.
@@ -161,7 +161,7 @@ async fn end_of_calls(backend: &Backend, wire: &Wire) {
         if wire.is_unused() {
             return;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
     // This state ends reads that wait for the hung backend, and starts the time limit of calls that change something.
     // The end of the connection's task alone does not end them.
@@ -186,18 +186,18 @@ async fn life(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Instant>) -> St
                     tokio::select! {
                         biased;
                         () = hang(backend, wire) => {}
-                        never = know_images(own) => match never {},
-                        never = keep_whole(own, &rpc::LIST_PODS) => match never {},
-                        never = keep_whole(own, &rpc::LIST_CONTAINERS) => match never {},
-                        never = ask_on(own) => match never {},
+                        never = list_images_and_refresh(own) => match never {},
+                        never = relist_when_incomplete(own, &rpc::LIST_PODS) => match never {},
+                        never = relist_when_incomplete(own, &rpc::LIST_CONTAINERS) => match never {},
+                        never = repeat_missed_calls(own) => match never {},
                         never = repeat_late_reads(own) => match never {},
                         never = ask_failing(own) => match never {},
                         never = resend_runtime_config(&switch.runtime_config, backend, wire) => match never {},
                         never = measure_disks(backend) => match never {},
-                        never = know_lacking(backend, wire) => match never {},
-                        never = know_cgroup_driver(own) => match never {},
-                        never = handlers::know_handlers(&switch.owners, backend, wire) => match never {},
-                        never = look_for_the_end(own) => match never {},
+                        never = probe_pod_stats(backend, wire) => match never {},
+                        never = retry_cgroup_driver(own) => match never {},
+                        never = handlers::request_handlers(&switch.owners, backend, wire) => match never {},
+                        never = list_until_removed(own) => match never {},
                     }
                 }
                 Err(status) => return backend.cause(&status),
@@ -231,7 +231,7 @@ async fn make_ready(own: OwnCalls<'_>, wire: &Wire) -> Result<(), Status> {
 async fn sign_of_life(backend: &Backend, wire: &Wire) {
     tokio::select! {
         biased;
-        () = backend.nudges.answered.notified() => {}
+        () = backend.wakeups.answered.notified() => {}
         _ = until_answered(|| probe(backend, wire)) => {}
     }
 }
@@ -249,15 +249,15 @@ async fn until_answered<A: Future>(ask: impl Fn() -> A) -> A::Output {
 }
 
 /// Waits until a probe gets no answer. Probes the backend when a call takes long, or when the backend has answered
-/// nothing for [`LOOK_EVERY`].
+/// nothing for [`CHECK_INTERVAL`].
 async fn hang(backend: &Backend, wire: &Wire) {
     let begun = Instant::now();
     loop {
         let quiet_since = backend.record.answered().map_or(begun, |at| at.max(begun));
         tokio::select! {
             biased;
-            () = backend.nudges.suspected.notified() => {}
-            () = tokio::time::sleep_until(quiet_since + LOOK_EVERY) => {
+            () = backend.wakeups.suspected.notified() => {}
+            () = tokio::time::sleep_until(quiet_since + CHECK_INTERVAL) => {
                 if backend.record.answered().is_some_and(|at| at > quiet_since) {
                     continue;
                 }
@@ -284,32 +284,32 @@ async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
 
 /// Lists the images of a backend that is ready, and lists them again when the cached list lacks images. The list may be
 /// long, so pods do not wait for it: until it arrives, only the cached list of images is missing.
-async fn know_images(own: OwnCalls<'_>) -> Infallible {
-    // If the backend was late with this list, `ask_on` requests it again.
+async fn list_images_and_refresh(own: OwnCalls<'_>) -> Infallible {
+    // If the backend was late with this list, `repeat_missed_calls` requests it again.
     if !own.backend.record.known().is_late_with(&rpc::LIST_IMAGES) {
         until_answered(|| own.list_kind(List::Images, &rpc::LIST_IMAGES))
             .await
             .ok();
     }
-    keep_whole(own, &rpc::LIST_IMAGES).await
+    relist_when_incomplete(own, &rpc::LIST_IMAGES).await
 }
 
 /// Requests a list again when the cached list lacks items that clients may know: an image that was pulled, or a pod or
 /// container that was not created through criswitch.
-async fn keep_whole(own: OwnCalls<'_>, row: &'static Row) -> Infallible {
+async fn relist_when_incomplete(own: OwnCalls<'_>, row: &'static Row) -> Infallible {
     let mut seen = 0;
     loop {
         seen = own.backend.saving.changed_after(seen).await;
         if fallback::lacks(&own.switch.owners(), own.backend, row) {
             answered(own, row).await;
         }
-        tokio::time::sleep(LISTS_APART).await;
+        tokio::time::sleep(RELIST_INTERVAL).await;
     }
 }
 
 /// Repeats each call that the backend did not answer in time, until the backend answers. One call of each RPC is in
 /// flight at a time, so a call that hangs delays no other RPC.
-async fn ask_on(own: OwnCalls<'_>) -> Infallible {
+async fn repeat_missed_calls(own: OwnCalls<'_>) -> Infallible {
     let OwnCalls {
         switch, backend, ..
     } = own;
@@ -332,7 +332,7 @@ async fn ask_on(own: OwnCalls<'_>) -> Infallible {
                     backend.was_listed();
                 }
             }
-            () = backend.nudges.missed.notified() => {}
+            () = backend.wakeups.missed.notified() => {}
         }
     }
 }
@@ -363,7 +363,7 @@ async fn repeat_late_reads(own: OwnCalls<'_>) -> Infallible {
                 under_way.retain(|(name, other)| *name != row.name || *other != request);
                 if is_answered { own.backend.record.read_answered(row, &request) } else { own.backend.record.learn(|known| known.late_reads.postpone(row, &request)) }
             }
-            () = own.backend.nudges.late_reads.notified() => {}
+            () = own.backend.wakeups.late_reads.notified() => {}
         }
     }
 }
@@ -422,7 +422,7 @@ async fn resend_runtime_config(
     wire: &Wire,
 ) -> Infallible {
     loop {
-        backend.nudges.owed.notified().await;
+        backend.wakeups.owed.notified().await;
         let mut failures = 0;
         while let Err(failed) =
             until_answered(|| sync::replay_runtime_config(config, backend, Some(wire))).await
@@ -439,7 +439,7 @@ async fn resend_runtime_config(
 
 /// Learns whether the backend has `PodSandboxStats`, because the kubelet probes this RPC only once, at its start. Any
 /// answer shows whether the backend has it.
-async fn know_lacking(backend: &Backend, wire: &Wire) -> Infallible {
+async fn probe_pod_stats(backend: &Backend, wire: &Wire) -> Infallible {
     let row = &rpc::POD_SANDBOX_STATS;
     until_answered(|| backend.ask_own(Some(wire), row, frames::frame(&[])))
         .await
@@ -448,7 +448,7 @@ async fn know_lacking(backend: &Backend, wire: &Wire) -> Infallible {
 }
 
 /// Asks for the cgroup driver again if the backend did not answer before it became ready.
-async fn know_cgroup_driver(own: OwnCalls<'_>) -> Infallible {
+async fn retry_cgroup_driver(own: OwnCalls<'_>) -> Infallible {
     let OwnCalls {
         switch,
         backend,
@@ -467,14 +467,14 @@ async fn know_cgroup_driver(own: OwnCalls<'_>) -> Infallible {
 async fn measure_disks(backend: &Backend) -> Infallible {
     loop {
         backend.measure_disks().await;
-        tokio::time::sleep(DISKS_APART).await;
+        tokio::time::sleep(MEASURE_INTERVAL).await;
     }
 }
 
 /// Waits until the file at the socket's path is a different file than the one that the session connected to.
 async fn replaced(backend: &Backend, file: Option<FileId>) {
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         let now = backend.socket_file().await;
         if now.is_some() && now != file {
             return;
@@ -482,11 +482,11 @@ async fn replaced(backend: &Backend, file: Option<FileId>) {
     }
 }
 
-/// Every [`LOOK_EVERY`], lists a backend that the configuration no longer names. The backend is removed when it has no
+/// Every [`CHECK_INTERVAL`], lists a backend that the configuration no longer names. The backend is removed when it has no
 /// more pods.
-async fn look_for_the_end(own: OwnCalls<'_>) -> Infallible {
+async fn list_until_removed(own: OwnCalls<'_>) -> Infallible {
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         if !own.switch.live().names(own.backend.id) {
             until_answered(|| own.list()).await.ok();
         }

@@ -34,7 +34,7 @@ use crate::gate::Readable;
 use crate::limits::budget::{Requests, Shares};
 use crate::limits::places::{AdminLimits, CallLimits};
 use crate::ownership::Owners;
-use crate::ownership::lookup::Question;
+use crate::ownership::lookup::OwnerLookup;
 use crate::store::Store;
 use crate::switch::labels::KnownFits;
 use crate::switch::pod_requests::PodRequests;
@@ -79,7 +79,7 @@ pub struct Switch {
     /// The queue of log lines that wait to be written.
     pub log: LogQueue,
     /// The query to all backends that calls for unknown ids share.
-    pub(crate) question: Question,
+    pub(crate) question: OwnerLookup,
     /// The requests for reloads, and the outcomes of reloads.
     pub reload_queue: ReloadQueue,
     /// Why the file of `labels_file` cannot be written; `None` if it can.
@@ -125,7 +125,7 @@ impl Switch {
             fits: KnownFits::default(),
             counts: Arc::default(),
             log: LogQueue::default(),
-            question: Question::default(),
+            question: OwnerLookup::default(),
             store: None,
             owners: Mutex::default(),
             calls: CallLimits::default(),

@@ -203,7 +203,7 @@ impl Live {
             // If two backends now resolve to one path because a link changed, the first keeps the id.
             let mut here = self.backends.iter();
             let id = here
-                .find(|known| identities.are_one(&known.socket, &row.socket))
+                .find(|known| identities.are_same_socket(&known.socket, &row.socket))
                 .filter(|known| kept.insert(known.id))
                 .map_or_else(|| ids.issue(), |known| known.id);
             changed.insert(std::mem::replace(&mut row.id, id), id);
@@ -287,7 +287,7 @@ impl Live {
     }
 
     /// Whether only one backend takes part in merged calls: its replies need no merge.
-    pub(crate) fn is_alone(&self) -> bool {
+    pub(crate) fn has_one_backend(&self) -> bool {
         self.backends
             .iter()
             .filter(|backend| backend.has_joined())
@@ -319,7 +319,7 @@ impl Live {
         let mut backends = self
             .auto_registering()
             .filter_map(|row| self.backend(row.id).ok());
-        backends.find(|backend| !backend.record.known().has_said_status())
+        backends.find(|backend| !backend.record.known().has_current_status())
     }
 
     /// Whether the configuration names the backend. Any other backend is removed when its last pod ends.

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::Nudges;
+use super::Wakeups;
 use crate::backend::failed::Failed;
 use crate::backend::known::{Absence, Failure, Known};
 use crate::backend::late_reads::LateReads;
@@ -43,17 +43,17 @@ pub(crate) enum Replaced {
 #[derive(Debug)]
 pub struct Record {
     settings: Arc<Settings>,
-    nudges: Arc<Nudges>,
+    wakeups: Arc<Wakeups>,
     known: Mutex<Known>,
     /// Limits the log lines about answers that cannot be used, by the name of the RPC.
     failing: Mutex<BTreeMap<&'static str, RepeatedFailures>>,
 }
 
 impl Record {
-    pub(super) fn new(settings: Arc<Settings>, nudges: Arc<Nudges>) -> Record {
+    pub(super) fn new(settings: Arc<Settings>, wakeups: Arc<Wakeups>) -> Record {
         Record {
             settings,
-            nudges,
+            wakeups,
             known: Mutex::default(),
             failing: Mutex::default(),
         }
@@ -125,7 +125,7 @@ impl Record {
 
     /// Records that the backend did not answer a merged call in time, and makes the session probe the backend.
     pub(crate) fn note_late(&self, contribution: Contribution) {
-        self.nudges.suspected.notify_one();
+        self.wakeups.suspected.notify_one();
         if !contribution.is_of_all {
             return;
         }
@@ -142,7 +142,7 @@ impl Record {
     pub(crate) fn late_read(&self, row: &Row, request: &Bytes) -> Option<Status> {
         let (since, is_new) = self.known.lock().late_reads.check(row, request)?;
         if is_new {
-            self.nudges.late_reads.notify_one();
+            self.wakeups.late_reads.notify_one();
         }
         Some(self.unanswered(row, since))
     }
@@ -161,7 +161,7 @@ impl Record {
             let (rpc, timeout) = (row.name, self.settings.list_timeout());
             tracing::warn!(backend = %self.settings.name(), rpc, ?timeout, "backend is late with a call; criswitch repeats it in the background");
         }
-        self.nudges.late_reads.notify_one();
+        self.wakeups.late_reads.notify_one();
     }
 
     /// Like [`Record::note_late_read`], for a read that the backend broke off over a connection that lasts.
@@ -170,7 +170,7 @@ impl Record {
             let rpc = row.name;
             tracing::warn!(backend = %self.settings.name(), rpc, "backend breaks off a call; criswitch repeats it in the background");
         }
-        self.nudges.late_reads.notify_one();
+        self.wakeups.late_reads.notify_one();
     }
 
     /// Records that the backend has answered `request`, a short read that was late.
@@ -198,7 +198,7 @@ impl Record {
     /// backend answers.
     pub(crate) fn miss(&self, row: &'static Row) {
         if note(&mut self.known.lock().late, row, false) {
-            self.nudges.missed.notify_one();
+            self.wakeups.missed.notify_one();
         }
     }
 

@@ -75,7 +75,7 @@ impl Backend {
     ) -> Result<http::Response<IncomingBody>, Status> {
         let called = pin!(async { self.call_over(self.wire().await?, row, headers, body).await });
         let response = self.patiently(row, called).await?;
-        self.nudges.answered.notify_waiters();
+        self.wakeups.answered.notify_waiters();
         Ok(response)
     }
 
@@ -132,7 +132,7 @@ impl Backend {
                 .await
         });
         let answer = self.patiently(row, asked).await?;
-        self.nudges.answered.notify_waiters();
+        self.wakeups.answered.notify_waiters();
         Ok(answer)
     }
 
@@ -173,7 +173,7 @@ impl Backend {
                 .await
         });
         let answer = self.patiently(row, asked).await?;
-        self.nudges.answered.notify_waiters();
+        self.wakeups.answered.notify_waiters();
         Ok(answer)
     }
 

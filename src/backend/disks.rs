@@ -143,13 +143,13 @@ impl Backend {
     /// Records the file systems in a reply to `ImageFsInfo`. Ignores a reply that cannot be decoded.
     pub(crate) fn report_disks(&self, reply: &Readable) {
         if self.record.learn(|known| known.disks.report(reply)).is_ok() {
-            self.nudges.disks.notify_one();
+            self.wakeups.disks.notify_one();
         }
     }
 
     /// Waits until the backend reports its file systems, and measures their free space.
     pub(crate) async fn measure_disks(&self) {
-        self.nudges.disks.notified().await;
+        self.wakeups.disks.notified().await;
         // A backend that is simulated in memory has no disk.
         if matches!(self.dialer, Dialer::Socket) {
             let mountpoints = self.record.learn(|known| known.disks.mountpoints());

@@ -170,7 +170,7 @@ impl Known {
     }
 
     /// Stores the current `StatusResponse`. Returns whether it differs from the last one.
-    pub(crate) fn say_status(&mut self, status: Readable) -> bool {
+    pub(crate) fn set_status(&mut self, status: Readable) -> bool {
         let last = std::mem::replace(&mut self.status, status);
         self.status_at = Some(Instant::now());
         let since = self.unready_since.unwrap_or_else(|| UnreadySince {
@@ -215,12 +215,12 @@ impl Known {
     }
 
     /// Whether the backend has sent a status to this run of criswitch.
-    pub(crate) fn has_said_status(&self) -> bool {
+    pub(crate) fn has_current_status(&self) -> bool {
         self.status_at.is_some()
     }
 
     /// Whether the last status is less than `time` old.
-    pub(crate) fn said_status_within(&self, time: Duration) -> bool {
+    pub(crate) fn has_status_within(&self, time: Duration) -> bool {
         let at = self.status_at.or(self.status_before);
         at.is_some_and(|at| at.elapsed() < time)
     }
@@ -417,9 +417,9 @@ mod tests {
         let status = Readable::status(&status.encode_to_vec().into()).unwrap();
         let mut known = Known::default();
         known.restore(Readable::default(), status.clone(), Instant::now());
-        assert!(!known.say_status(status));
+        assert!(!known.set_status(status));
         assert!(known.unready_since.is_some());
-        assert!(known.say_status(Readable::default()));
+        assert!(known.set_status(Readable::default()));
         assert_eq!(known.unready_since, None);
     }
 }

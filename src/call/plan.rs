@@ -57,7 +57,7 @@ pub(crate) enum Plan {
     Absent(Reply),
 }
 
-/// The plan for `request`, which goes to `target`. `is_alone` says whether the reply of a single backend passes as it
+/// The plan for `request`, which goes to `target`. `has_one_backend` says whether the reply of a single backend passes as it
 /// is.
 ///
 /// # Errors
@@ -66,7 +66,7 @@ pub(crate) enum Plan {
 pub(crate) fn plan(
     mut request: Request,
     target: Target,
-    is_alone: bool,
+    has_one_backend: bool,
 ) -> Result<(Call, Plan), Status> {
     let started_with = lesson::started_with(&request, &target);
     match &target {
@@ -81,7 +81,7 @@ pub(crate) fn plan(
     let call = Call { request, lesson };
     let planner = Planner {
         call: &call,
-        is_alone,
+        has_one_backend,
     };
     let plan = match target {
         Target::Miss(kind, id) => Plan::Absent(of_absent(&call, kind, &id)?),
@@ -138,7 +138,7 @@ pub(crate) fn may_go_to_all(row: &Row) -> bool {
 struct Planner<'a> {
     call: &'a Call,
     /// Whether the reply of a single backend passes as it is.
-    is_alone: bool,
+    has_one_backend: bool,
 }
 
 impl Planner<'_> {
@@ -159,7 +159,7 @@ impl Planner<'_> {
             Merge::Events => Plan::Events,
             Merge::UpdateRuntimeConfig => Plan::UpdateRuntimeConfig(backends),
             _ if backends.is_empty() => return Err(errors::no_backend()),
-            _ if self.is_alone && backends.len() == 1 => Plan::Alone(backends.remove(0)),
+            _ if self.has_one_backend && backends.len() == 1 => Plan::Alone(backends.remove(0)),
             Merge::RuntimeConfig => Plan::RuntimeConfig(backends),
             Merge::Profiles => Plan::ListProfiles(backends),
             Merge::RemoveProfile => Plan::RemoveProfile(backends),
@@ -198,7 +198,7 @@ impl Planner<'_> {
             (Goes::Image(_, ImageRule::Find(_)), _) => Ok(Plan::FindImage(backends)),
             (Goes::Image(_, ImageRule::Pull(_)), [only]) => Ok(Plan::One(Arc::clone(only))),
             (Goes::Image(_, ImageRule::Pull(_)), _) => Ok(Plan::PullImage(backends)),
-            (Goes::Image(_, ImageRule::Remove), [only]) if self.is_alone => {
+            (Goes::Image(_, ImageRule::Remove), [only]) if self.has_one_backend => {
                 Ok(Plan::One(Arc::clone(only)))
             }
             (Goes::Image(_, ImageRule::Remove), _) => Ok(Plan::RemoveImage(backends)),

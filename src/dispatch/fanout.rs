@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use criswitch_config::BackendId;
 use criswitch_cri::codec::protobuf::Malformed;
-use criswitch_cri::rpc::filter::{filter, first_of_each};
+use criswitch_cri::rpc::filter::{filter, without_seen};
 use criswitch_cri::rpc::{self, Items, Join, Lacking, List, Row};
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -421,7 +421,7 @@ impl MergeStart {
 fn each_once(list: List, messages: &mut [Message]) -> Result<(), Failed> {
     let mut seen = HashSet::new();
     for (backend, message) in messages {
-        let first = first_of_each(list, message, &mut seen, MOST);
+        let first = without_seen(list, message, &mut seen, MOST);
         if let Some(first) = first.map_err(|fault| backend.malformed(&fault))? {
             *message = first;
         }
@@ -499,7 +499,7 @@ fn learned_share(part: Part<'_>, message: &Bytes, asked: Asked) -> Result<Share,
 /// Whether a merged reply may omit a backend that returns `Unimplemented`.
 fn may_lack(owners: &Owners, how: &Items, backend: BackendId) -> bool {
     match how.lacking {
-        Lacking::LeftOut => true,
+        Lacking::Omitted => true,
         Lacking::FailsForPods => owners.count(backend) == (0, 0),
         Lacking::Error => false,
     }

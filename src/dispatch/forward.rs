@@ -41,7 +41,7 @@ pub(crate) async fn create(
     );
     let sent = pin!(backend.ask_over(wire, call.user, call.row, &headers, call.body.clone()));
     let answer = backend.patiently(call.row, sent).await?;
-    backend.nudges.answered.notify_waiters();
+    backend.wakeups.answered.notify_waiters();
     let made = answer.code() == Code::Ok;
     let reply = learned(switch, call, backend, asked, answer).await?;
     if made {
@@ -132,7 +132,7 @@ async fn ask(
         short::drop_changed(switch, call, backend);
     }
     if let Ok(answer) = &answer
-        && !call.live.is_alone()
+        && !call.live.has_one_backend()
     {
         short::keep(switch, backend, (call.row, &call.body), answer, changes);
     }

@@ -35,7 +35,7 @@ pub(crate) async fn list_every(switch: &Switch) -> Result<(), Status> {
     let listed = joined.iter().map(|backend| async {
         tokio::select! {
             biased;
-            listed = OwnCalls::new(switch, backend, None).list_in_time() => listed,
+            listed = OwnCalls::new(switch, backend, None).list_within_timeout() => listed,
             () = backend.connection.closed() => Ok(()),
         }
     });
@@ -65,7 +65,7 @@ impl<'a> OwnCalls<'a> {
 
     /// Lists the pods and containers and learns them, if both lists come within `list_timeout`. A backend that is late
     /// counts as silent at once: the session asks it in the background.
-    async fn list_in_time(self) -> Result<(), Status> {
+    async fn list_within_timeout(self) -> Result<(), Status> {
         let backend = self.backend;
         let latest = Instant::now() + backend.list_timeout();
         for (list, row) in LISTS {

@@ -43,7 +43,7 @@ use crate::switch::watchers::StateFrame;
 use crate::telemetry::counters::Reason;
 
 /// How often the state is made for the clients that watch it.
-const LOOKS_APART: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The name of the admin service: the first part of the path of each of its calls.
 const NAME: &str = AdminServer::<AdminService>::NAME;
@@ -79,7 +79,7 @@ async fn make_states(switch: Arc<Switch>) -> Infallible {
         }
         last = state.ok();
         // A client that begins to watch gets a state at once.
-        tokio::time::timeout(LOOKS_APART, watchers.begun())
+        tokio::time::timeout(LOOK_INTERVAL, watchers.begun())
             .await
             .ok();
     }

@@ -21,7 +21,7 @@ use crate::switch::watchers::NodeHealth;
 use crate::topology::Live;
 
 /// The time between two checks of the health of the node, for all clients that watch it.
-const LOOKS_APART: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The verdict on the node, from the last answers of the backends, and from whether lists fail because of a backend.
 pub(super) fn level(switch: &Switch, live: &Live, lists_fail: bool) -> Level {
@@ -113,11 +113,11 @@ impl Health for HealthService {
             let (switch, service) = (Arc::clone(&switch), service.clone());
             async move {
                 loop {
-                    let status = serving(&switch, &service, LOOKS_APART).await.ok()?;
+                    let status = serving(&switch, &service, LOOK_INTERVAL).await.ok()?;
                     if last != Some(status) {
                         return Some((Ok(response(status)), Some(status)));
                     }
-                    tokio::time::sleep(LOOKS_APART).await;
+                    tokio::time::sleep(LOOK_INTERVAL).await;
                 }
             }
         });

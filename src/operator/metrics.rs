@@ -45,7 +45,7 @@ const PATH: &str = "/metrics";
 /// The limit on clients that read metrics at the same time. A further client takes the place of the oldest one.
 const MAX_READERS: usize = 8;
 /// The shortest time between two accepted readers, so that readers which connect without a pause do not delay calls.
-const READERS_APART: Duration = Duration::from_millis(20);
+const READER_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a reader may take, from its connection to the last byte of the page.
 const READER_LIMIT: Duration = Duration::from_secs(5);
 /// How long a reader may take to send the head of its request.
@@ -226,7 +226,7 @@ impl MetricsSocket {
                             tracing::warn!(%error, omitted, "cannot accept a metrics connection");
                         },
                     }
-                    tokio::time::sleep(READERS_APART).await;
+                    tokio::time::sleep(READER_INTERVAL).await;
                 }
                 Some(_) = readers.join_next() => {}
             }

@@ -22,7 +22,7 @@ const MOST_QUERIES: usize = 4;
 type Query = BoxFuture<'static, Result<(), Status>>;
 
 /// The places for running queries, and the next query. A query is dropped when no call waits for it any more.
-pub(crate) struct Question {
+pub(crate) struct OwnerLookup {
     places: Arc<Semaphore>,
     slots: Arc<Mutex<Slots>>,
 }
@@ -34,16 +34,16 @@ struct Slots {
     listed: HashSet<BackendId>,
 }
 
-impl Default for Question {
-    fn default() -> Question {
-        Question {
+impl Default for OwnerLookup {
+    fn default() -> OwnerLookup {
+        OwnerLookup {
             places: Arc::new(Semaphore::new(MOST_QUERIES)),
             slots: Arc::default(),
         }
     }
 }
 
-impl Question {
+impl OwnerLookup {
     /// Runs `query` against every backend, or joins the next query if one waits already.
     ///
     /// # Errors
@@ -97,8 +97,8 @@ impl Question {
     }
 }
 
-impl fmt::Debug for Question {
+impl fmt::Debug for OwnerLookup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Question").finish_non_exhaustive()
+        f.debug_struct("OwnerLookup").finish_non_exhaustive()
     }
 }

@@ -17,7 +17,7 @@ use criswitch_platform::service::{self, NotifyState};
 /// The limit on messages that the service manager has not read yet. Further messages are dropped.
 const UNREAD: usize = 16;
 /// How often criswitch checks whether the status line has changed.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// The number of watchdog messages in each period of the watchdog. With several messages, one of them may be late.
 const ANSWERS: u32 = 3;
 /// The time that a shutdown may take beyond `shutdown_timeout`.
@@ -80,7 +80,9 @@ impl Notify {
             return std::future::pending().await;
         }
         let watchdog = service::watchdog();
-        let every = watchdog.map_or(LOOK_EVERY, |period| LOOK_EVERY.min(period / ANSWERS));
+        let every = watchdog.map_or(CHECK_INTERVAL, |period| {
+            CHECK_INTERVAL.min(period / ANSWERS)
+        });
         let mut sent = status(&switch.live(), &switch.owners());
         self.notify(&[NotifyState::Ready, NotifyState::Status(&sent)]);
         loop {

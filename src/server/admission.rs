@@ -28,7 +28,7 @@ pub(crate) struct Admission {
     users: FnvHashMap<u32, CountLimit>,
     /// The connections that have not sent the HTTP/2 preface yet, the oldest first. Some of them may have ended.
     silent: Mutex<VecDeque<Weak<ConnectionPermit>>>,
-    turned_away: LogLimit,
+    rejected_log: LogLimit,
     closed: LogLimit,
 }
 
@@ -55,7 +55,7 @@ impl Admission {
                 .map(|uid| (*uid, CountLimit::new(USER_CONNECTIONS, USER_HAS_ENOUGH)))
                 .collect(),
             silent: Mutex::default(),
-            turned_away: LogLimit::default(),
+            rejected_log: LogLimit::default(),
             closed: LogLimit::default(),
         }
     }
@@ -68,7 +68,7 @@ impl Admission {
     pub(crate) fn admit(&self, peer: Option<Peer>) -> Result<Arc<ConnectionPermit>, Reason> {
         let Some((user, limits)) = peer.and_then(|peer| self.limits(peer)) else {
             let cause = "its user may not connect; see `allow_uids`";
-            self.turn_away(peer, None, cause);
+            self.log_rejection(peer, None, cause);
             return Err(Reason::User);
         };
         let mut places = places::take(limits.iter().copied());
@@ -78,7 +78,7 @@ impl Admission {
             places = places::take(limits.iter().copied());
         }
         let places = places.map_err(|limit| {
-            self.turn_away(peer, Some(limit.most), limit.what);
+            self.log_rejection(peer, Some(limit.most), limit.what);
             Reason::Connections
         })?;
         let place = Arc::new(ConnectionPermit {
@@ -122,8 +122,8 @@ impl Admission {
         Some((User::Other(uid), vec![user, &self.others, &self.all]))
     }
 
-    fn turn_away(&self, peer: Option<Peer>, limit: Option<usize>, cause: &str) {
-        let Some(omitted) = self.turned_away.line() else {
+    fn log_rejection(&self, peer: Option<Peer>, limit: Option<usize>, cause: &str) {
+        let Some(omitted) = self.rejected_log.line() else {
             return;
         };
         let (uid, pid) = ids(peer);

@@ -51,7 +51,9 @@ pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
     version(backend, wire).await?;
     let listed = list(own).await;
     match &listed {
-        Ok(None) if backend.teaches(forgets) && switch.live().backend(backend.id).is_ok() => {
+        Ok(None)
+            if backend.may_learn_from(forgets) && switch.live().backend(backend.id).is_ok() =>
+        {
             switch.question.listed(backend.id);
         }
         Ok(_) => {}
@@ -69,7 +71,7 @@ pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
         // configuration again.
         let replayed = replay_runtime_config(&switch.runtime_config, backend, wire).await;
         if replayed.is_err() {
-            backend.nudges.owed.notify_one();
+            backend.wakeups.owed.notify_one();
         }
         Ok::<(), Status>(())
     };
@@ -83,7 +85,7 @@ pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
         backend.record.miss(&rpc::STATUS);
     }
     others.unwrap_or_else(|_| {
-        backend.nudges.owed.notify_one();
+        backend.wakeups.owed.notify_one();
         Ok(())
     })?;
     if matches!(&listed, Ok(Some(_))) {

@@ -165,7 +165,7 @@ pub(crate) fn pods_by_handler(table: &Table, owners: &Mutex<Owners>) -> BTreeMap
 
 /// Requests the handlers of the pods that a backend lists without a handler. Several requests are in flight, so that a
 /// slow answer does not delay the others.
-pub(crate) async fn know_handlers(
+pub(crate) async fn request_handlers(
     owners: &Mutex<Owners>,
     backend: &Backend,
     wire: &Wire,
@@ -183,7 +183,7 @@ pub(crate) async fn know_handlers(
         tokio::select! {
             biased;
             Some(pod) = asked.next() => under_way.retain(|id| *id != pod),
-            () = backend.nudges.listed.notified(), if waiting.is_empty() => {
+            () = backend.wakeups.listed.notified(), if waiting.is_empty() => {
                 waiting = owners.lock().pods.without_handler(backend.id, Instant::now(), MOST_WAITING);
                 waiting.retain(|pod| !under_way.contains(&pod.id));
             }

@@ -123,7 +123,7 @@ impl KnownFits {
         given: Option<&Readable>,
         backend: &Backend,
     ) -> Option<Arc<Fits>> {
-        if live.is_alone() {
+        if live.has_one_backend() {
             return self.of_only(live, given, backend);
         }
         let joined = live.joined();

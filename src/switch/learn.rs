@@ -144,7 +144,7 @@ pub(crate) struct Learner<'a> {
     pod_requests: &'a Mutex<PodRequests>,
     backend: &'a Backend,
     asked: Asked,
-    teaches: bool,
+    may_learn_from: bool,
     /// Whether the reply is a list that may have items of other backends.
     may_have_others: bool,
     learned: Learned,
@@ -156,7 +156,7 @@ impl<'a> Learner<'a> {
         let view = View::of(switch);
         let is_removed = view.live.backend(backend.id).is_err();
         Learner {
-            teaches: backend.teaches(asked.forgets) && !is_removed,
+            may_learn_from: backend.may_learn_from(asked.forgets) && !is_removed,
             view,
             pod_requests: &switch.pod_requests,
             backend,
@@ -274,7 +274,7 @@ impl<'a> Learner<'a> {
 
     fn whole(&mut self, list: List, reply: &Bytes) -> Result<(), Status> {
         let backend = self.backend;
-        if !self.teaches {
+        if !self.may_learn_from {
             self.learned.readable = readable(&self.view.live, Some(list), backend, reply)?;
             return self.list(list, reply);
         }
@@ -344,7 +344,7 @@ impl<'a> Learner<'a> {
         };
         let (backend, owners) = (self.backend, &mut self.view.owners);
         let bad = |unlearned: Unlearned| backend.bad_reply(&unlearned.to_string());
-        if !self.teaches {
+        if !self.may_learn_from {
             self.may_have_others = true;
             return ownership::check(message).map_err(bad);
         }
@@ -385,7 +385,7 @@ impl<'a> Learner<'a> {
     ) -> Result<&'r str, Status> {
         let id = created(self.backend, reply, path)?;
         log::note_id(Kind::Pod, id);
-        if !self.teaches {
+        if !self.may_learn_from {
             return Ok(id);
         }
         let (backend, asked) = (self.backend.id, self.asked.mark);
@@ -395,7 +395,7 @@ impl<'a> Learner<'a> {
     }
 
     fn own_container(&mut self, id: &str, pod: (&str, Option<&str>)) -> Result<(), Status> {
-        if !self.teaches {
+        if !self.may_learn_from {
             return Ok(());
         }
         let (backend, asked) = (self.backend.id, self.asked.mark);
@@ -426,7 +426,7 @@ impl<'a> Learner<'a> {
 
     fn forget_missing(&mut self, list: List) {
         let backend = self.backend;
-        if !self.teaches {
+        if !self.may_learn_from {
             return;
         }
         if let Some(kind) = list.kind() {
@@ -467,7 +467,7 @@ impl<'a> Learner<'a> {
             if creations.listed(self.backend.id, self.asked.at) {
                 self.learned.save.insert(self.backend.id);
             }
-            self.backend.nudges.listed.notify_one();
+            self.backend.wakeups.listed.notify_one();
         }
         self.learned.retire = true;
     }
@@ -476,7 +476,7 @@ impl<'a> Learner<'a> {
     /// request; the backend's next list has all fields.
     fn add_created(&mut self, list: List, id: &str, call: &Call) {
         let backend = self.backend;
-        if !self.teaches {
+        if !self.may_learn_from {
             return;
         }
         if let Ok(item) = listed::created(list, id, &call.message()) {
@@ -505,7 +505,7 @@ impl<'a> Learner<'a> {
 
 /// Caches a reply to a call for all stats. criswitch serves it if the backend's next reply is late.
 pub(crate) fn keep_stats(list: List, backend: &Backend, stats: Readable, asked: Asked) {
-    if !backend.teaches(asked.forgets) {
+    if !backend.may_learn_from(asked.forgets) {
         return;
     }
     let snapshot = asked.snapshot(stats);

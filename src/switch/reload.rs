@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::backend::Backend;
 use crate::ownership::Owners;
-use crate::ownership::lookup::Question;
+use crate::ownership::lookup::OwnerLookup;
 use crate::switch::Switch;
 use crate::topology::auto_register::Disputed;
 use crate::topology::diff;
@@ -264,7 +264,12 @@ pub(super) fn next(
 }
 
 /// The changes from `before` to `next`.
-pub(super) fn changes(question: &Question, owners: &Owners, before: &Live, next: &Next) -> Changes {
+pub(super) fn changes(
+    question: &OwnerLookup,
+    owners: &Owners,
+    before: &Live,
+    next: &Next,
+) -> Changes {
     let (owns, name_of) = (
         |id| owned_by(question, owners, id),
         |backend: &Backend| next.name_of(backend),
@@ -366,14 +371,14 @@ pub(crate) fn remove_unneeded(switch: &Switch) {
 /// Whether `backend` owns a pod or container, or may own one. Other backends that list the same items do not count:
 /// they may list copies to get the items. A joined backend that was never listed counts as needed. A backend that never
 /// joined does not, because no client knows its pods.
-fn is_needed(question: &Question, owners: &Owners, backend: &Backend) -> bool {
+fn is_needed(question: &OwnerLookup, owners: &Owners, backend: &Backend) -> bool {
     let is_unlisted = backend.has_joined() && !question.has_listed(backend.id);
     is_unlisted || owners.count(backend.id) != (0, 0) || owners.creations.is_at(backend.id)
 }
 
 /// Counts the pods and containers that a backend owns. Returns `None` before the backend has been listed.
 pub(crate) fn owned_by(
-    question: &Question,
+    question: &OwnerLookup,
     owners: &Owners,
     backend: BackendId,
 ) -> Option<(u64, u64)> {

@@ -22,7 +22,7 @@ use crate::backend::known::UnreadySince;
 use crate::backend::unsaved::{SaveResult, Unsaved};
 use crate::gate::Readable;
 use crate::ownership::Owners;
-use crate::ownership::lookup::Question;
+use crate::ownership::lookup::OwnerLookup;
 use crate::store::{Found, LastKnown, Saved, SavedStatus, Store};
 use crate::switch::learn::{Asked, Learner};
 use crate::switch::{Switch, cached, labels};
@@ -273,7 +273,7 @@ fn saved_statuses(backend: &Backend, kind: Kind) -> Vec<SavedStatus> {
 /// not.
 pub(crate) fn restart_problem(
     has_store: bool,
-    question: &Question,
+    question: &OwnerLookup,
     backend: &Backend,
 ) -> Option<String> {
     if !backend.has_joined() || backend.connection.is_ready() {

@@ -46,7 +46,7 @@ pub(super) fn usable(
     }
     match read {
         Ok(readable) => Ok(Some(readable)),
-        Err(_) if live.is_alone() => Ok(None),
+        Err(_) if live.has_one_backend() => Ok(None),
         Err(fault) => Err(backend.bad_reply(&fault)),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use criswitch_cri::codec::protobuf::{self, Editable};
 use criswitch_cri::rpc::fields::{self, LISTED_CONTAINERS, LISTED_IMAGES, LISTED_PODS};
-use criswitch_cri::rpc::filter::{first_of_each, without_inside};
+use criswitch_cri::rpc::filter::{without_nested_containers, without_seen};
 use criswitch_cri::rpc::{HandlerPaths, Kind, List};
 use parking_lot::MutexGuard;
 use tonic::Status;
@@ -155,13 +155,13 @@ impl View<'_> {
         });
         let own = retained.and_then(|retained| {
             let items = retained.as_ref().unwrap_or(reply);
-            let changed = without_inside(list, items, |id| {
+            let changed = without_nested_containers(list, items, |id| {
                 inside.set(inside.get() + 1);
                 inside.get() > MOST || is_own(Kind::Container, id)
             })?;
             let own = changed.or(retained);
             let items = own.as_ref().unwrap_or(reply);
-            Ok(first_of_each(list, items, &mut HashSet::new(), MOST)?.or(own))
+            Ok(without_seen(list, items, &mut HashSet::new(), MOST)?.or(own))
         });
         backend.record.drops(dropped.get());
         if inside.get() > MOST {

@@ -208,7 +208,9 @@ fn a_script_of_another_service_manager_is_unknown() {
         (k3s, "/etc/init.d/k3s-agent"),
     ] {
         let machine = machine(files).with(script, "#!/sbin/openrc-run\n");
-        let problem = format!("{script}: unknown: this script starts the kubelet, and its flags cannot be read");
+        let problem = format!(
+            "{script}: unknown: this script starts the kubelet, and its flags cannot be read"
+        );
         says(&machine, &problem);
     }
 }

@@ -3,7 +3,7 @@
 use super::patterns::regex;
 
 /// The largest length of a CEL expression, in characters.
-pub const MOST_OF_CEL: usize = 300;
+pub const MAX_CEL_LENGTH: usize = 300;
 
 /// The variables of the CEL expressions, each with its own expression. `object` is the pod, as the API server passes it
 /// to a ValidatingAdmissionPolicy when a client creates it.

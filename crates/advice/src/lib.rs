@@ -24,7 +24,7 @@ use criswitch_config::RuntimeKind;
 use serde_json::{Value, json};
 use strum::AsRefStr;
 
-pub use cel::{MOST_OF_CEL, VARIABLES};
+pub use cel::{MAX_CEL_LENGTH, VARIABLES};
 pub use families::{FAMILIES, Family};
 pub use fields::PodField;
 pub use paths::{HostPaths, Mounting};
@@ -404,7 +404,7 @@ mod tests {
         for limit in LIMITS.iter().filter(|limit| limit.policy().is_some()) {
             for cel in limit.about.cels() {
                 assert!(
-                    !cel.is_empty() && cel.len() <= MOST_OF_CEL,
+                    !cel.is_empty() && cel.len() <= MAX_CEL_LENGTH,
                     "{}: {} {cel}",
                     limit.id,
                     cel.len()

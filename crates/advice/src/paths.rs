@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::cel::{MOST_OF_CEL, texts};
+use super::cel::{MAX_CEL_LENGTH, texts};
 use super::fields::{CONTAINERS, PodField};
 use super::patterns::{is_like, path_regex};
 
@@ -369,7 +369,7 @@ impl HostPaths {
 
     /// A CEL expression for pods with a hostPath volume of the class. The expression expects paths in their usual
     /// spelling, and ignores sub-paths. It has only the first patterns of the class, as many as fit into
-    /// [`MOST_OF_CEL`]. If a container of the pod is privileged, it counts as the container that mounts the volume.
+    /// [`MAX_CEL_LENGTH`]. If a container of the pod is privileged, it counts as the container that mounts the volume.
     pub(super) fn cel(&self) -> String {
         let of_type = match self.types {
             [] => String::new(),
@@ -404,7 +404,7 @@ impl HostPaths {
                     "{privileged}variables.hostPaths.exists(p, ({of_type}p.path.matches({like})){except}{never})"
                 ))
             })
-            .find(|cel| cel.len() <= MOST_OF_CEL)
+            .find(|cel| cel.len() <= MAX_CEL_LENGTH)
             .unwrap_or_default()
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::cel::{MOST_OF_CEL, like, texts};
+use super::cel::{MAX_CEL_LENGTH, like, texts};
 use super::fields::{
     CONTAINER, EXPRESSIONS, PathStep, PodField, below, container_of, entry, misfit, paths, steps,
 };
@@ -103,7 +103,7 @@ impl About {
         })
     }
 
-    /// CEL expressions that are true for pods of the rule. An expression has more than [`MOST_OF_CEL`] characters only
+    /// CEL expressions that are true for pods of the rule. An expression has more than [`MAX_CEL_LENGTH`] characters only
     /// if a single field needs more.
     pub fn cels(&self) -> Vec<String> {
         let cels = if self.in_one_container {
@@ -126,7 +126,7 @@ impl About {
                 one = format!("variables.containers.exists(c, {one})");
             }
             match all.last_mut() {
-                Some(last) if last.len() + one.len() + " || ".len() <= MOST_OF_CEL => {
+                Some(last) if last.len() + one.len() + " || ".len() <= MAX_CEL_LENGTH => {
                     *last += &format!(" || {one}");
                 }
                 _ => all.push(one),
@@ -569,6 +569,6 @@ mod tests {
         };
         let cels = about.cels();
         assert_eq!(cels.len(), 2);
-        assert!(cels.iter().all(|cel| cel.len() <= MOST_OF_CEL));
+        assert!(cels.iter().all(|cel| cel.len() <= MAX_CEL_LENGTH));
     }
 }

@@ -8,7 +8,7 @@ use textwrap::core::display_width;
 
 use criswitch_cri::error_text::cut;
 
-use crate::terminal::{self, Shown};
+use crate::terminal::{self, SafeText};
 
 /// The spaces between two columns.
 const GAP: usize = 2;
@@ -68,8 +68,8 @@ pub fn painted<R: Into<Vec<String>>>(
     header: &[&str],
     rows: impl IntoIterator<Item = R>,
     paint: impl Fn(usize, &str) -> Option<Paint>,
-) -> anyhow::Result<Shown> {
-    aligned(header, rows, paint).map(Shown::table)
+) -> anyhow::Result<SafeText> {
+    aligned(header, rows, paint).map(SafeText::table)
 }
 
 /// `text`, in this colour if standard output is a terminal with colours and `NO_COLOR` is not set.

@@ -46,7 +46,7 @@ pub struct Channel(http2::SendRequest<Body>);
 /// The reply to a call did not come. The text is the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Lost(pub String);
+pub struct TransportError(pub String);
 
 impl ClientConnection {
     /// Connects to the process that serves at an address. Needs a tokio runtime.
@@ -88,24 +88,24 @@ impl Channel {
         row: &Row,
         request: &[u8],
         most: usize,
-    ) -> Result<(Code, Bytes), Lost> {
+    ) -> Result<(Code, Bytes), TransportError> {
         let request = Request::post(format!("http://localhost{}", row.path()))
             .header(header::CONTENT_TYPE, "application/grpc")
             .header(header::TE, "trailers")
             .body(Body::new(Full::new(frames::frame(request))))
-            .map_err(|error| Lost(error.to_string()))?;
+            .map_err(|error| TransportError(error.to_string()))?;
         let response = self
             .clone()
             .call(request)
             .await
-            .map_err(|error| Lost(cause(&*error)))?;
+            .map_err(|error| TransportError(cause(&*error)))?;
         if let Some(code) = code_in(response.headers()) {
             return Ok((code, Bytes::new()));
         }
         let read = Limited::new(response.into_body(), most)
             .collect()
             .await
-            .map_err(|error| Lost(cause(&*error)))?;
+            .map_err(|error| TransportError(cause(&*error)))?;
         let code = read.trailers().and_then(code_in);
         Ok((code.unwrap_or(Code::Unknown), read.to_bytes()))
     }
@@ -151,8 +151,8 @@ pub(crate) fn origin() -> Uri {
 }
 
 /// Why no reply came; `None` if the server sent `status`.
-pub fn lost(status: &Status) -> Option<Lost> {
-    Some(Lost(cause(status.source()?)))
+pub fn lost(status: &Status) -> Option<TransportError> {
+    Some(TransportError(cause(status.source()?)))
 }
 
 /// The cause of an error in plain words.

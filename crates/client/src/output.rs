@@ -5,7 +5,7 @@ use criswitch_config::Problems;
 use criswitch_cri::codec::admin::Problem;
 use serde_json::{Value as Json, json};
 
-use crate::terminal::Shown;
+use crate::terminal::SafeText;
 
 /// The version of the JSON and YAML schema. It increases when a field is removed or changes its meaning.
 const SCHEMA: u32 = 1;
@@ -98,7 +98,7 @@ impl Encoding {
 
     /// Encodes the object as one document, with the schema version and a list of problems. The text ends with a
     /// newline.
-    pub fn document(self, object: Json) -> anyhow::Result<Shown> {
+    pub fn document(self, object: Json) -> anyhow::Result<SafeText> {
         Ok(match self {
             Encoding::Json => format!("{:#}\n", with_schema(object)).into(),
             Encoding::Yaml => serde_saphyr::to_string(&with_schema(object))?.into(),
@@ -107,8 +107,8 @@ impl Encoding {
 
     /// Encodes the object as one item of a stream, with the same fields as [`Encoding::document`]: JSON on one line, or
     /// YAML after the separator `---`.
-    pub fn item(self, object: Json) -> anyhow::Result<Shown> {
-        Ok(Shown::from(match self {
+    pub fn item(self, object: Json) -> anyhow::Result<SafeText> {
+        Ok(SafeText::from(match self {
             Encoding::Json => format!("{}\n", with_schema(object)),
             Encoding::Yaml => format!("---\n{}", serde_saphyr::to_string(&with_schema(object))?),
         }))

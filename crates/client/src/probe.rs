@@ -31,7 +31,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::{Value, json};
 use tonic::{Code, Response, Status};
 
-use crate::connection::{self, Channel, ClientConnection, Lost, origin};
+use crate::connection::{self, Channel, ClientConnection, TransportError, origin};
 use crate::program::block_on;
 use crate::terminal;
 use configured::configured;
@@ -230,7 +230,7 @@ fn faults_of(probe: &Probe) -> Vec<String> {
 /// The backends whose cgroup driver differs from `ours`, the driver of `default`: the name of each, and the difference
 /// in words. The kubelet uses the driver of the default backend for all pods. A backend that reports no driver is
 /// omitted.
-pub fn other_drivers<'a>(
+pub fn differing_cgroup_drivers<'a>(
     default: &str,
     ours: Option<&str>,
     answered: &[(&'a str, &Probed)],
@@ -273,7 +273,7 @@ pub fn driver_of(table: &Table, probes: &[Probe], id: BackendId) -> Option<&'sta
 }
 
 /// A backend's answers as JSON.
-pub fn found_json(found: &Probed) -> Value {
+pub fn probed_json(found: &Probed) -> Value {
     let conditions = found.conditions.iter().map(|condition| {
         json!({
             "type": condition.r#type,
@@ -356,8 +356,8 @@ async fn connect_and_ask(config: &BackendConfig, max_message: usize) -> Probe {
 
 /// Why a call failed. `answered` says whether an earlier call over this connection succeeded.
 fn words(error: &anyhow::Error, answered: bool) -> String {
-    match error.downcast_ref::<Lost>() {
-        Some(Lost(cause)) if !answered => no_grpc(cause),
+    match error.downcast_ref::<TransportError>() {
+        Some(TransportError(cause)) if !answered => no_grpc(cause),
         _ => format!("{error:#}"),
     }
 }

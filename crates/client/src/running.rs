@@ -65,7 +65,7 @@ impl Running {
         let channel = tokio::time::timeout(LIMIT, ClientConnection::open(socket))
             .await
             .unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")))
-            .map_err(|cause| not_there(socket, &cause))?
+            .map_err(|cause| cannot_reach(socket, &cause))?
             .channel;
         Ok(Running {
             socket: socket.clone(),
@@ -102,7 +102,7 @@ impl Running {
     }
 
     /// The state of the daemon; `None` if a different runtime serves on the socket.
-    pub async fn state_if_own(&self) -> anyhow::Result<Option<State>> {
+    pub async fn state_if_criswitch(&self) -> anyhow::Result<Option<State>> {
         let mut admin = self.admin.clone();
         let state = admin.get_state(GetStateRequest {});
         match self.reply(LIMIT, "GetState", state).await? {
@@ -116,7 +116,7 @@ impl Running {
     /// # Errors
     /// The call fails, or a different runtime serves on the socket.
     pub async fn state(&self) -> anyhow::Result<State> {
-        self.state_if_own()
+        self.state_if_criswitch()
             .await?
             .ok_or_else(|| NotRunning(foreign(&self.socket, "a different runtime")).into())
     }
@@ -250,7 +250,7 @@ impl Running {
             } else {
                 probe::no_grpc(&lost.0)
             };
-            return Err(not_there(&self.socket, &cause).into());
+            return Err(cannot_reach(&self.socket, &cause).into());
         }
         self.answered.set(true);
         Ok(reply.map(Response::into_inner))
@@ -284,7 +284,7 @@ pub fn unknown_name<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a 
 }
 
 /// Whether a signal ended the process with this exit code.
-pub fn is_of_signal(exit_code: i32) -> bool {
+pub fn is_signal_exit_code(exit_code: i32) -> bool {
     exit_code >= FIRST_SIGNAL
 }
 
@@ -321,7 +321,7 @@ pub fn foreign(socket: &Address, server: &str) -> String {
     )
 }
 
-fn not_there(socket: &Address, cause: &str) -> NotRunning {
+fn cannot_reach(socket: &Address, cause: &str) -> NotRunning {
     let hint = if cause.contains(REFUSED) {
         format!("run the command as root, or as a user of `{KEY}`")
     } else {
@@ -335,11 +335,19 @@ fn not_there(socket: &Address, cause: &str) -> NotRunning {
 
 #[cfg(test)]
 mod tests {
-    use super::is_of_signal;
+    use super::is_signal_exit_code;
 
     #[test]
     fn the_exit_codes_of_signals_begin_after_128() {
-        assert!([0, 1, 127, 128].iter().all(|code| !is_of_signal(*code)));
-        assert!([129, 137, 143].iter().all(|code| is_of_signal(*code)));
+        assert!(
+            [0, 1, 127, 128]
+                .iter()
+                .all(|code| !is_signal_exit_code(*code))
+        );
+        assert!(
+            [129, 137, 143]
+                .iter()
+                .all(|code| is_signal_exit_code(*code))
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Prints output, and wraps it to the width of the terminal. Piped output is not wrapped: each fact is on one line.
 //!
-//! Output contains names and messages of backends, so commands print only a [`Shown`], which has no control characters.
+//! Output contains names and messages of backends, so commands print only a [`SafeText`], which has no control characters.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -24,12 +24,12 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 /// Text that cannot control a terminal or deceive its reader. Its only control characters are line ends, tabs and
 /// criswitch's colours, and it has no invisible characters and none that change the direction of text.
 #[derive(Default)]
-pub struct Shown(String);
+pub struct SafeText(String);
 
-impl From<&str> for Shown {
+impl From<&str> for SafeText {
     /// Replaces control characters and other unseen characters by escapes, in the syntax of JSON. Removes the numbers
     /// of the operating system's errors.
-    fn from(text: &str) -> Shown {
+    fn from(text: &str) -> SafeText {
         let text = without_numbers(text);
         let mut shown = String::with_capacity(text.len());
         for character in text.chars() {
@@ -44,7 +44,7 @@ impl From<&str> for Shown {
                 other => shown.push(other),
             }
         }
-        Shown(shown)
+        SafeText(shown)
     }
 }
 
@@ -72,32 +72,32 @@ fn is_unseen(character: char) -> bool {
         )
 }
 
-impl From<String> for Shown {
-    fn from(text: String) -> Shown {
+impl From<String> for SafeText {
+    fn from(text: String) -> SafeText {
         text.as_str().into()
     }
 }
 
-impl Shown {
-    /// Makes a [`Shown`] without escaping anything. Each part of `text` must be [`plain`], except criswitch's colours.
-    pub fn table(text: String) -> Shown {
-        Shown(text)
+impl SafeText {
+    /// Makes a [`SafeText`] without escaping anything. Each part of `text` must be [`plain`], except criswitch's colours.
+    pub fn table(text: String) -> SafeText {
+        SafeText(text)
     }
 
     /// Joins the parts that are not empty, with an empty line between them.
-    pub fn parts<const N: usize>(parts: [Shown; N]) -> Shown {
-        Shown(paragraphs(parts.map(|part| part.0)))
+    pub fn parts<const N: usize>(parts: [SafeText; N]) -> SafeText {
+        SafeText(paragraphs(parts.map(|part| part.0)))
     }
 
     /// The text as the only content of the screen. On a terminal, `CLEAR` precedes the text, and the text is cut to the
     /// rows of the screen.
-    pub fn alone(self) -> Shown {
+    pub fn alone(self) -> SafeText {
         let clear = if obeys_escapes() { CLEAR } else { "" };
         let text = match size_of(&io::stdout()) {
             Some((columns, rows)) if rows > 0 => cut(&self.0, usual(columns), rows),
             _ => self.0,
         };
-        Shown(format!("{clear}{text}"))
+        SafeText(format!("{clear}{text}"))
     }
 
     /// The bytes to write.
@@ -115,7 +115,7 @@ pub fn paragraphs(texts: impl IntoIterator<Item = String>) -> String {
 
 /// Makes a text fit into a line: spaces replace line ends and tabs, and escapes replace other control characters.
 pub fn plain(text: &str) -> String {
-    Shown::from(text.replace(char::is_whitespace, " ")).0
+    SafeText::from(text.replace(char::is_whitespace, " ")).0
 }
 
 /// Whether standard output is a terminal that obeys escape sequences, such as those of colours.
@@ -182,10 +182,10 @@ pub fn wrapped_first(text: &str) -> String {
 }
 
 /// Writes lines to standard error, wrapped to the width of its terminal.
-pub fn complain(text: &str) {
+pub fn print_stderr(text: &str) {
     let stderr = io::stderr();
     let width = size_of(&stderr).map(|(columns, _)| usual(columns));
-    let text = Shown::from(fitting(text, width));
+    let text = SafeText::from(fitting(text, width));
     // A failed write to standard error cannot be reported anywhere.
     stderr.lock().write_all(text.as_bytes()).ok();
 }
@@ -202,7 +202,7 @@ pub fn keep_output_for_programs() {
 /// output to a full disk does not end the work.
 pub fn progress(text: &str) {
     if IS_FOR_PROGRAMS.load(Ordering::Relaxed) {
-        complain(text);
+        print_stderr(text);
     } else {
         print(text).ok();
     }
@@ -227,12 +227,12 @@ fn options<'a>(width: usize) -> Options<'a> {
 }
 
 /// Writes to standard output. A reader that closes the pipe early, such as `head`, is not a failure.
-pub fn print(text: impl Into<Shown>) -> anyhow::Result<Verdict> {
+pub fn print(text: impl Into<SafeText>) -> anyhow::Result<Verdict> {
     is_read(&text.into()).map(|_| Verdict::Fine)
 }
 
 /// Writes to standard output. Returns false if the reader has closed the pipe.
-pub fn is_read(text: &Shown) -> anyhow::Result<bool> {
+pub fn is_read(text: &SafeText) -> anyhow::Result<bool> {
     let mut stdout = io::stdout().lock();
     // Flush, because a prompt does not end with a newline: the user must see the prompt before typing an answer.
     match stdout
@@ -253,12 +253,12 @@ mod tests {
     fn no_text_changes_lines_directions_or_letters_unseen() {
         let forged =
             "a\u{1b}[2K\u{7f}\u{202e}\u{2066}\u{200b}\u{feff}\u{e0041}\u{2028}\u{85}b\n\t\u{e9}";
-        let shown = Shown::from(forged).0;
+        let shown = SafeText::from(forged).0;
         let expected =
             "a\\u001b[2K\\u007f\\u202e\\u2066\\u200b\\ufeff\\udb40\\udc41\\u2028\\u0085b\n\t\u{e9}";
         assert_eq!(shown, expected);
         let json = serde_json::json!(forged).to_string();
-        let parsed: String = serde_json::from_str(&Shown::from(json).0).unwrap();
+        let parsed: String = serde_json::from_str(&SafeText::from(json).0).unwrap();
         assert_eq!(parsed, forged, "JSON has the same text");
         assert_eq!(text_of(["a\nb\r\u{2028}", "c"]), "a b  \nc\n");
     }

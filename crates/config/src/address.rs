@@ -64,7 +64,7 @@ impl Identities {
     }
 
     /// Whether two of the addresses name the same socket.
-    pub fn are_one(&self, one: &Address, other: &Address) -> bool {
+    pub fn are_same_socket(&self, one: &Address, other: &Address) -> bool {
         let identities = self.0.get(one).zip(self.0.get(other));
         one == other || identities.is_some_and(|(one, other)| one.is(other))
     }

@@ -334,10 +334,10 @@ impl<'a> Scan<'a> {
             && lower(self.letters.get(begin..self.name)?) == INVALID
         {
             // Go quotes the part of an invalid URL that it takes for the port.
-            return self.extent(sign_at, string, true);
+            return self.value_range(sign_at, string, true);
         }
         if is_secret && name.starts_with("--") && is_apart && !matches!(sign, ':' | '=') {
-            return self.extent(sign_at, string, false);
+            return self.value_range(sign_at, string, false);
         }
         if !is_secret || !matches!(sign, ':' | '=') {
             return None;
@@ -348,7 +348,7 @@ impl<'a> Scan<'a> {
             // The value is an object: each of its keys is examined later, by its own name.
             Some(_) if first.letter == '{' => return None,
             None if is_header => begin..self.line_end(begin, string),
-            _ => self.extent(begin, string, closing.is_some())?,
+            _ => self.value_range(begin, string, closing.is_some())?,
         };
         let is_sure =
             is_header || closing.is_some() || sign == '=' || begin == sign_at + 1 || is_in(&SELDOM);
@@ -363,7 +363,7 @@ impl<'a> Scan<'a> {
     }
 
     /// The value that begins at `begin`, within `string`. `is_quoted` says whether the name of the value is quoted.
-    fn extent(
+    fn value_range(
         &self,
         begin: usize,
         string: Option<&Letter>,

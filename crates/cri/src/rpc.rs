@@ -374,7 +374,7 @@ pub enum Lacking {
     /// would seem to be removed. Otherwise the backend is omitted.
     FailsForPods,
     /// The backend is omitted. The call is `Unimplemented` only if all backends lack the RPC.
-    LeftOut,
+    Omitted,
 }
 
 /// The replacement for a part of a merged reply that cannot be used: the backend does not answer in time, returns an

@@ -76,7 +76,7 @@ impl BundleArguments {
         if is_file {
             return print(format!("{shown} {what}"));
         }
-        terminal::complain(&format!("the archive {what}"));
+        terminal::print_stderr(&format!("the archive {what}"));
         Ok(Verdict::Fine)
     }
 
@@ -168,7 +168,7 @@ async fn part(
         problem: problem.map(|problem| secrets::removed(&problem)),
         took: started.elapsed(),
     };
-    terminal::complain(&part.outcome());
+    terminal::print_stderr(&part.outcome());
     part
 }
 

@@ -9,7 +9,7 @@ use criswitch_client::columns::{columns, columns_if_any};
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, ListOutput};
 use criswitch_client::probe::{
-    self, Probe, answered, driver_of, found_json, probe_of, reported, with_common_pods,
+    self, Probe, answered, driver_of, probe_of, probed_json, reported, with_common_pods,
 };
 use criswitch_client::terminal;
 use criswitch_client::terminal::print;
@@ -71,7 +71,7 @@ impl CheckArguments {
         let path = self.named.as_ref().unwrap_or(&self.file.path);
         let config = match Config::load(path) {
             Err(problems) if self.output.encoding().is_none() => {
-                terminal::complain(&problems_text(&problems));
+                terminal::print_stderr(&problems_text(&problems));
                 return Ok(Verdict::WrongConfiguration);
             }
             Err(problems) => return Err(problems.into()),
@@ -89,7 +89,7 @@ impl CheckArguments {
             None if self.output.is_names() => {
                 let problems = problems(&config, &daemon, probes, node.as_ref());
                 let lines = problems.iter().filter_map(|it| it["what"].as_str());
-                terminal::complain(&output::names(lines));
+                terminal::print_stderr(&output::names(lines));
                 names(&config).into()
             }
             None => {
@@ -146,8 +146,8 @@ fn probe_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
     [
         backend_faults,
         missing_handlers,
-        other_kinds,
-        other_drivers,
+        mismatched_kinds,
+        differing_cgroup_drivers,
         common_pods,
         shared,
     ]
@@ -448,7 +448,7 @@ fn missing_handlers(table: &Table, probes: &[Probe]) -> Vec<String> {
 
 /// The rows with a `kind` that differs from the program that the backend starts. runc and crun differ in no limit that
 /// matters here, and a wrapper of one may start the other.
-fn other_kinds(table: &Table, probes: &[Probe]) -> Vec<String> {
+fn mismatched_kinds(table: &Table, probes: &[Probe]) -> Vec<String> {
     let plain = [RuntimeKind::Runc, RuntimeKind::Crun];
     table
         .handlers
@@ -469,9 +469,9 @@ fn other_kinds(table: &Table, probes: &[Probe]) -> Vec<String> {
         .collect()
 }
 
-fn other_drivers(table: &Table, probes: &[Probe]) -> Vec<String> {
+fn differing_cgroup_drivers(table: &Table, probes: &[Probe]) -> Vec<String> {
     let ours = driver_of(table, probes, table.default.backend);
-    probe::other_drivers("the default backend", ours, &answered(table, probes))
+    probe::differing_cgroup_drivers("the default backend", ours, &answered(table, probes))
         .into_iter()
         .map(|(name, what)| format!("backend {name:?} {what}"))
         .collect()
@@ -517,7 +517,7 @@ fn unexpected_users(table: &Table, probes: &[Probe]) -> Vec<String> {
 fn probe_json(probe: &Probe) -> Value {
     match probe {
         Err(cause) => json!({ "answers": false, "cause": cause }),
-        Ok(found) => found_json(found),
+        Ok(found) => probed_json(found),
     }
 }
 

@@ -184,7 +184,7 @@ fn sort(
 
 fn print_notes(notes: &[String]) {
     for note in notes {
-        terminal::complain(&format!("criswitch: {note}\n"));
+        terminal::print_stderr(&format!("criswitch: {note}\n"));
     }
 }
 

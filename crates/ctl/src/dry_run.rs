@@ -4,7 +4,7 @@ use criswitch_config::problem::lines;
 use criswitch_cri::codec::admin::{Changes, PlanReloadResponse, Undo};
 
 use criswitch_client::exit::Verdict;
-use criswitch_client::terminal::{self, Shown};
+use criswitch_client::terminal::{self, SafeText};
 
 /// The line for a reload that would change nothing.
 const NOTHING: &str = "nothing would change";
@@ -25,9 +25,9 @@ pub(super) fn verdict(plan: &PlanReloadResponse) -> Verdict {
 }
 
 /// The text on standard output.
-pub(super) fn text(plan: &PlanReloadResponse) -> Shown {
+pub(super) fn text(plan: &PlanReloadResponse) -> SafeText {
     let Some(changes) = &plan.changes else {
-        return Shown::default();
+        return SafeText::default();
     };
     let heading = (!plan.undo.is_empty()).then(|| UNDO.to_owned());
     let next_start = (!plan.next_start.is_empty()).then(|| {
@@ -36,7 +36,7 @@ pub(super) fn text(plan: &PlanReloadResponse) -> Shown {
             plan.next_start.join(", ")
         )
     });
-    Shown::parts([
+    SafeText::parts([
         shown(of_changes(plan, changes)),
         shown(heading.into_iter().chain(plan.undo.iter().map(of_undo))),
         shown(next_start),
@@ -79,7 +79,7 @@ fn of_undo(undo: &Undo) -> String {
     format!("{}{how}: {}", undo.what, undo.effect)
 }
 
-fn shown(lines: impl IntoIterator<Item = String>) -> Shown {
+fn shown(lines: impl IntoIterator<Item = String>) -> SafeText {
     lines
         .into_iter()
         .map(|line| terminal::wrapped_first(&line))

@@ -121,7 +121,7 @@ impl ExplainArguments {
         let Some(problems) = wrong else {
             return Ok(Verdict::Fine);
         };
-        terminal::complain(&format!("{problems}\n"));
+        terminal::print_stderr(&format!("{problems}\n"));
         Ok(Verdict::WrongConfiguration)
     }
 

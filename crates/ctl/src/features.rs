@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 
 /// A feature that some backends or handlers have and others lack.
 #[derive(Serialize)]
-pub(super) struct Lack<'a> {
+pub(super) struct MissingFeature<'a> {
     feature: &'static str,
     /// The limit of pods without the feature.
     #[serde(serialize_with = "limit")]
@@ -23,7 +23,10 @@ pub(super) struct Lack<'a> {
 
 /// One line for each feature that some backends or handlers have and others lack.
 pub(super) fn lines(table: &Table, probes: &[Probe]) -> Vec<String> {
-    lacks(table, probes).iter().map(Lack::line).collect()
+    lacks(table, probes)
+        .iter()
+        .map(MissingFeature::line)
+        .collect()
 }
 
 /// One line for each backend with features of a later version of the CRI.
@@ -43,7 +46,7 @@ pub(super) fn unknown(table: &Table, probes: &[Probe]) -> Vec<String> {
 }
 
 /// The facts that [`lines`] shows.
-pub(super) fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<Lack<'a>> {
+pub(super) fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<MissingFeature<'a>> {
     let lacks = LIMITS.iter().filter_map(|limit| {
         let feature = limit.feature()?;
         // For any feature that is not in `OF_HANDLER`, the CRI has one value for the whole node, so the node has the
@@ -60,7 +63,7 @@ pub(super) fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<Lack<'a>> 
             })?;
             (without.iter().map(|it| it.0).collect(), None)
         };
-        Some(Lack {
+        Some(MissingFeature {
             feature,
             limit,
             backends,
@@ -103,7 +106,7 @@ fn rows<'a>(
     })
 }
 
-impl Lack<'_> {
+impl MissingFeature<'_> {
     fn line(&self) -> String {
         let (feature, limit) = (self.feature, self.limit);
         let cause = match &self.handlers {

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 
 use criswitch_client::columns::{Paint, coloured};
 use criswitch_client::output;
-use criswitch_client::terminal::{self, Shown, plain};
+use criswitch_client::terminal::{self, SafeText, plain};
 
 /// The longest verdict that is shown as one line, in bytes. The reasons of a longer one are below its first line.
 const LONGEST_LINE: usize = 320;
@@ -92,11 +92,11 @@ impl Health {
     }
 
     /// The health. The first line has the level, and all reasons if they fit. On a terminal the level has a colour.
-    pub(super) fn line(&self) -> Shown {
+    pub(super) fn line(&self) -> SafeText {
         let name = self.name();
         let line = terminal::wrapped(&format!("{name}: {}\n", self.reasons()));
         let rest = line.strip_prefix(name).unwrap_or_default();
-        Shown::table(format!("{}{rest}", coloured(self.paint(), name)))
+        SafeText::table(format!("{}{rest}", coloured(self.paint(), name)))
     }
 
     pub(super) fn json(&self) -> Json {

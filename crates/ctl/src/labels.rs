@@ -8,7 +8,7 @@ use criswitch_client::arguments::Daemon;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Output, remove_nulls};
 use criswitch_client::program::block_on;
-use criswitch_client::terminal::{self, Shown, print};
+use criswitch_client::terminal::{self, SafeText, print};
 use criswitch_config::kubernetes;
 use criswitch_config::labels_file::{self, feature_file};
 use criswitch_cri::codec::admin::NodeLabels;
@@ -66,7 +66,7 @@ impl LabelsArguments {
         if let Some(template) = self.template {
             template.judge(&self.taints)?;
             print(template.of(&labels, &self.taints)?)?;
-            terminal::complain(&output::names(&labels.notes));
+            terminal::print_stderr(&output::names(&labels.notes));
             return Ok(Verdict::Fine);
         }
         match (&self.kubectl, &self.file, self.output.encoding()) {
@@ -83,7 +83,7 @@ impl LabelsArguments {
             (None, None, None) => print(feature_file(&labels.labels)).map(drop)?,
         }
         // `kubectl` or node-feature-discovery may read standard output, so notes go to standard error.
-        terminal::complain(&output::names(&labels.notes));
+        terminal::print_stderr(&output::names(&labels.notes));
         Ok(Verdict::Fine)
     }
 }
@@ -172,7 +172,7 @@ async fn ask(daemon: &Daemon) -> anyhow::Result<NodeLabels> {
 
 /// A command for each label. A command that fails, for example because an admission rule rejects the label, does not
 /// prevent the others.
-fn kubectl(node: &str, labels: &NodeLabels) -> Shown {
+fn kubectl(node: &str, labels: &NodeLabels) -> SafeText {
     let commands = labels
         .labels
         .iter()

@@ -158,7 +158,7 @@ impl Command {
 /// Prints clap's message and returns the exit code: success for help and version, else [`USAGE`].
 fn usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
-        terminal::complain(&error.to_string());
+        terminal::print_stderr(&error.to_string());
         return ExitCode::from(USAGE);
     }
     match print(error.to_string()) {
@@ -178,10 +178,10 @@ fn failed(error: &anyhow::Error, encoding: Option<Encoding>) -> ExitCode {
     }
     // Each problem begins with its file and line, so the prefix `criswitch:` is not needed.
     if error.is::<Problems>() {
-        terminal::complain(&format!("{error}\n"));
+        terminal::print_stderr(&format!("{error}\n"));
         return ExitCode::from(CONFIGURATION);
     }
-    terminal::complain(&failure(error));
+    terminal::print_stderr(&failure(error));
     if error.is::<NotRunning>() {
         ExitCode::from(NOT_RUNNING)
     } else {

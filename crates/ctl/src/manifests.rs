@@ -77,7 +77,7 @@ impl ManifestsArguments {
             _ => objects.yaml(&config)?,
         })?;
         // `kubectl apply -f -` reads standard output, so warnings go to standard error.
-        terminal::complain(&(clashes + &objects.omitted(&config)));
+        terminal::print_stderr(&(clashes + &objects.omitted(&config)));
         Ok(Verdict::Fine)
     }
 }

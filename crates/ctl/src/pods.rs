@@ -12,7 +12,7 @@ use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Encoding, ListOutput};
 use criswitch_client::program::block_on;
 use criswitch_client::running::{Running, handler_of, owners, unknown_name};
-use criswitch_client::terminal::{Shown, print};
+use criswitch_client::terminal::{SafeText, print};
 use criswitch_config::wording::span;
 use criswitch_cri::codec::admin::State;
 use criswitch_cri::codec::cri::{PodSandbox, PodSandboxState};
@@ -29,7 +29,7 @@ const HEADER: [&str; 9] =
 /// The number of columns in a table without `-o wide`.
 const NARROW: usize = 6;
 
-/// Shown in place of the handler of a pod that reports no handler and counts for the default handler.
+/// SafeText in place of the handler of a pod that reports no handler and counts for the default handler.
 const DEFAULT: &str = "(default)";
 
 struct OwnedPod {
@@ -85,8 +85,8 @@ impl PodsArguments {
     fn shown(
         &self,
         found: &[OwnedPod],
-        encode: fn(Encoding, Json) -> anyhow::Result<Shown>,
-    ) -> anyhow::Result<Shown> {
+        encode: fn(Encoding, Json) -> anyhow::Result<SafeText>,
+    ) -> anyhow::Result<SafeText> {
         if let Some(encoding) = self.output.encoding() {
             let pods: Vec<Json> = found.iter().map(OwnedPod::json).collect();
             return encode(encoding, json!({ "pods": pods }));

@@ -54,7 +54,7 @@ impl ReloadArguments {
             return Ok(Verdict::Fine);
         };
         let problems = lines(problems);
-        terminal::complain(&format!(
+        terminal::print_stderr(&format!(
             "{problems}\ncriswitch: not reloaded: nothing has changed\n"
         ));
         Ok(Verdict::WrongConfiguration)
@@ -66,7 +66,7 @@ impl ReloadArguments {
             None => dry_run::text(plan),
         })?;
         if let Some(complaint) = dry_run::complaint(plan) {
-            terminal::complain(&complaint);
+            terminal::print_stderr(&complaint);
         }
         Ok(dry_run::verdict(plan))
     }

@@ -2,7 +2,7 @@
 
 use criswitch_client::columns::columns;
 use criswitch_client::output::{self, ListOutput};
-use criswitch_client::terminal::{self, Shown};
+use criswitch_client::terminal::{self, SafeText};
 use criswitch_cri::rpc::{ROWS, Row};
 use serde_json::json;
 
@@ -11,7 +11,7 @@ const HEADER: [&str; 6] = ["RPC", "GOES TO", "KEY", "UNKNOWN ID", "OPTIONAL", "R
 const INDENT: &str = "  ";
 
 /// The routes of all RPCs, in the order of the CRI.
-pub(super) fn shown(output: &ListOutput) -> anyhow::Result<Shown> {
+pub(super) fn shown(output: &ListOutput) -> anyhow::Result<SafeText> {
     if let Some(encoding) = output.encoding() {
         let routes: Vec<_> = ROWS.iter().map(Row::words).collect();
         return encoding.document(json!({ "routes": routes }));

@@ -13,7 +13,7 @@ use criswitch_client::output::{self, Encoding, ListOutput};
 use criswitch_client::probe::features_of;
 use criswitch_client::program::block_on;
 use criswitch_client::running::{self, handler_of, owners};
-use criswitch_client::terminal::{self, Shown, plain, print};
+use criswitch_client::terminal::{self, SafeText, plain, print};
 use criswitch_config::address::Address;
 use criswitch_config::wording::{ago, counted, place, removal, span};
 use criswitch_cri::codec::admin::{Backend, Handler, Rejection, Reload, State, reload};
@@ -87,7 +87,7 @@ impl StatusArguments {
     async fn ask(&self) -> anyhow::Result<Served> {
         let daemon = self.daemon.connect().await?;
         let status = daemon.status().await?;
-        let Some(state) = daemon.state_if_own().await? else {
+        let Some(state) = daemon.state_if_criswitch().await? else {
             return Ok(Served::Foreign(Box::new(Foreign {
                 version: daemon.version().await.unwrap_or_default(),
                 socket: daemon.socket,
@@ -106,8 +106,8 @@ impl StatusArguments {
     fn shown(
         &self,
         served: &Served,
-        encode: fn(Encoding, Json) -> anyhow::Result<Shown>,
-    ) -> anyhow::Result<Shown> {
+        encode: fn(Encoding, Json) -> anyhow::Result<SafeText>,
+    ) -> anyhow::Result<SafeText> {
         match (served, self.output.encoding()) {
             (Served::Daemon(daemon), Some(encoding)) => encode(encoding, json(daemon)?),
             (Served::Foreign(other), Some(encoding)) => encode(encoding, foreign_json(other)),
@@ -116,8 +116,8 @@ impl StatusArguments {
             }
             (Served::Daemon(daemon), None) => text(daemon, self.output.is_wide(), self.watch),
             (Served::Foreign(other), None) if self.output.is_names() => {
-                terminal::complain(&foreign(other)?);
-                Ok(Shown::default())
+                terminal::print_stderr(&foreign(other)?);
+                Ok(SafeText::default())
             }
             (Served::Foreign(other), None) => Ok(foreign(other)?.into()),
         }
@@ -157,7 +157,7 @@ fn conditions(status: &StatusResponse) -> impl Iterator<Item = &RuntimeCondition
 }
 
 /// The text output. With `--watch`, the table of backends comes second, because a screen may have no room for more.
-fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Result<Shown> {
+fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Result<SafeText> {
     let state = &daemon.state;
     let mut head = [
         format!("criswitch {}, process {}\n", state.version, state.pid).into(),
@@ -167,9 +167,9 @@ fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Resul
     if is_watched {
         head.rotate_right(1);
     }
-    Ok(Shown::parts([
+    Ok(SafeText::parts([
         health(daemon).line(),
-        Shown::parts(head),
+        SafeText::parts(head),
         places(state)?.into(),
         handlers(daemon, is_wide)?.into(),
         failures(state.rejections.iter())?.into(),
@@ -219,7 +219,7 @@ fn last_reload(last: &Reload, is_wide: bool) -> String {
     }
 }
 
-fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
+fn backends(state: &State, is_wide: bool) -> anyhow::Result<SafeText> {
     let rows = state.backends.iter().map(|backend| {
         [
             backend.name.clone(),

@@ -199,7 +199,7 @@ impl TryArguments {
             let problems = [output::problem(problem)];
             print(encoding.document(json!({ "tries": [], "problems": problems }))?)?;
         }
-        terminal::complain(&format!("criswitch: {problem}\n"));
+        terminal::print_stderr(&format!("criswitch: {problem}\n"));
         Ok(Verdict::NotFine)
     }
 
@@ -436,7 +436,7 @@ impl<'a> Tried<'a> {
     fn conclude(&mut self) {
         if let Some(observed) = &self.observed {
             let names = [&*self.handler.name, &*self.handler.backend_handler];
-            self.warning = isolation::broken_promise(self.kind, names, observed);
+            self.warning = isolation::isolation_mismatch(self.kind, names, observed);
             let (seen, evidence) = (observed.isolation.words(), observed.evidence.join(", "));
             self.steps.say("isolation", &format!("{seen}: {evidence}"));
         }
@@ -456,7 +456,7 @@ impl<'a> Tried<'a> {
         }
         for problem in self.complaints() {
             let name = &self.handler.name;
-            terminal::complain(&format!("criswitch: handler {name}: {problem}\n"));
+            terminal::print_stderr(&format!("criswitch: handler {name}: {problem}\n"));
         }
     }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use criswitch_client::output::{self, Output};
-use criswitch_client::terminal::{self, Shown};
+use criswitch_client::terminal::{self, SafeText};
 
 use super::daemon;
 
@@ -25,7 +25,7 @@ pub(super) fn text() -> &'static str {
     &TEXT
 }
 
-pub(super) fn shown(output: &Output) -> anyhow::Result<Shown> {
+pub(super) fn shown(output: &Output) -> anyhow::Result<SafeText> {
     let difference = daemon::difference();
     match output.encoding() {
         Some(encoding) => encoding.document(json!(ThisProgram {
@@ -33,7 +33,7 @@ pub(super) fn shown(output: &Output) -> anyhow::Result<Shown> {
             problems: difference.iter().map(|it| output::problem(it)).collect(),
         })),
         None => {
-            terminal::complain(&output::names(difference));
+            terminal::print_stderr(&output::names(difference));
             Ok(format!("criswitch {}\n", text()).into())
         }
     }

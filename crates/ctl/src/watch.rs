@@ -6,7 +6,7 @@ use criswitch_config::Problems;
 
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{Encoding, failure};
-use criswitch_client::terminal::{self, Shown, is_read};
+use criswitch_client::terminal::{self, SafeText, is_read};
 
 const PERIOD: Duration = Duration::from_secs(2);
 
@@ -16,7 +16,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// The configuration is wrong. Other errors are printed and do not end the watch, because criswitch may be restarting.
 pub(super) async fn watch(
     encoding: Option<Encoding>,
-    show: impl AsyncFn() -> anyhow::Result<Shown>,
+    show: impl AsyncFn() -> anyhow::Result<SafeText>,
 ) -> anyhow::Result<Verdict> {
     loop {
         let (shown, complaint) = match (show().await, encoding) {
@@ -24,13 +24,13 @@ pub(super) async fn watch(
             (Ok(shown), Some(_)) => (shown, None),
             (Ok(shown), None) => (shown.alone(), None),
             (Err(error), Some(encoding)) => (encoding.item(failure(&error))?, None),
-            (Err(error), None) => (Shown::default().alone(), Some(error)),
+            (Err(error), None) => (SafeText::default().alone(), Some(error)),
         };
         if !is_read(&shown)? {
             return Ok(Verdict::Fine);
         }
         if let Some(error) = complaint {
-            terminal::complain(&format!("{error:#}\n"));
+            terminal::print_stderr(&format!("{error:#}\n"));
         }
         tokio::time::sleep(PERIOD).await;
     }

@@ -44,7 +44,7 @@ pub(super) enum PathState {
 }
 
 /// How a change is undone.
-pub(super) enum WayBack {
+pub(super) enum UndoMethod {
     /// Restore the previous state of the path.
     Set,
     /// Write this text. Other programs have changed the file too, and the text has only their changes.
@@ -159,26 +159,26 @@ impl Files<'_> {
     pub(super) fn make(&self, change: &FileChange) -> io::Result<()> {
         let directories = change.new_directories.iter();
         let new: Vec<_> = directories.map(|path| self.root.place(path)).collect();
-        self.in_room(0, || make_directories(&new))?;
+        self.with_reserved_space(0, || make_directories(&new))?;
         self.set(&self.root.place(&change.path), &change.after)
     }
 
     /// How the change is undone; `None` if that is impossible, because another program has changed the file too.
-    pub(super) fn way_back(&self, change: &FileChange) -> io::Result<Option<WayBack>> {
+    pub(super) fn undo_method(&self, change: &FileChange) -> io::Result<Option<UndoMethod>> {
         let real = self.root.place(&change.path);
         let about = fs::symlink_metadata(&real);
         if about.is_err() || self.is_at(&change.after, &change.path)? {
-            return Ok(Some(WayBack::Set));
+            return Ok(Some(UndoMethod::Set));
         }
         if self.is_at(&change.before, &change.path)? {
-            return Ok(Some(WayBack::Nothing));
+            return Ok(Some(UndoMethod::Nothing));
         }
         if let Some(before) = self.text(&change.before)
             && let Some(after) = self.text(&change.after)
             && about.is_ok_and(|about| about.is_file())
             && let Ok(now) = fs::read_to_string(real)
         {
-            return Ok(without_change(&before, &after, &now).map(WayBack::Merge));
+            return Ok(without_change(&before, &after, &now).map(UndoMethod::Merge));
         }
         Ok(None)
     }
@@ -187,15 +187,15 @@ impl Files<'_> {
     pub(super) fn undo_one(&self, change: &FileChange) -> io::Result<bool> {
         let real = self.root.place(&change.path);
         remove(&hidden(&real)?)?;
-        match self.way_back(change)? {
-            Some(WayBack::Set) => self.set(&real, &change.before)?,
-            Some(WayBack::Merge(text)) => {
+        match self.undo_method(change)? {
+            Some(UndoMethod::Set) => self.set(&real, &change.before)?,
+            Some(UndoMethod::Merge(text)) => {
                 let attributes = Attributes::of(&real)?;
                 self.replace(&real, text.len(), |new| {
                     write(new, text.as_bytes(), &attributes)
                 })?;
             }
-            Some(WayBack::Nothing) => {}
+            Some(UndoMethod::Nothing) => {}
             None => return Ok(false),
         }
         for directory in change.new_directories.iter().rev() {
@@ -224,7 +224,7 @@ impl Files<'_> {
 
     /// Calls `write`, which writes `bytes` bytes. If the disk is full, releases that much of the space that is reserved
     /// for the undo, and writes immediately: other programs would use space that is released earlier.
-    pub(super) fn in_room(
+    pub(super) fn with_reserved_space(
         &self,
         bytes: usize,
         write: impl Fn() -> io::Result<()>,
@@ -291,7 +291,7 @@ impl Files<'_> {
         bytes: usize,
         make: impl Fn(&Path) -> io::Result<()>,
     ) -> io::Result<()> {
-        self.in_room(bytes, || {
+        self.with_reserved_space(bytes, || {
             replace_with(real, |new| {
                 moment();
                 make(new)?;

@@ -180,7 +180,7 @@ impl<'a> Journal<'a> {
         let file = self.file.as_ref().context("the journal is only read")?;
         let length = file.metadata()?.len();
         self.files
-            .in_room(line.len(), || {
+            .with_reserved_space(line.len(), || {
                 (&mut &*file)
                     .write_all(line.as_bytes())
                     .and_then(|()| file.sync_all())
@@ -355,7 +355,7 @@ impl<'a> Journal<'a> {
 
     /// Lets writes use the disk space that is reserved for the undo of the last generation, because this undo begins
     /// now.
-    fn use_room(&mut self) {
+    fn use_reserved_space(&mut self) {
         self.files.room = Some(self.room(self.generations.len().saturating_sub(1)));
     }
 
@@ -394,7 +394,7 @@ impl<'a> Journal<'a> {
             step: self.step.clone(),
             why: why.to_owned(),
         };
-        self.use_room();
+        self.use_reserved_space();
         self.write(JournalRecord::Failed(failure.clone()))?;
         Ok(failure)
     }
@@ -409,14 +409,14 @@ impl<'a> Journal<'a> {
         };
         boundary("the undo");
         for change in generation.changes() {
-            if self.files.way_back(change)?.is_none() {
+            if self.files.undo_method(change)?.is_none() {
                 left.files.push(change.path.clone());
             }
         }
         if !left.files.is_empty() {
             return Ok(left);
         }
-        self.use_room();
+        self.use_reserved_space();
         let prepared = self.prepare(&generation, runner);
         // With an open journal, the undo begins even if its temporary stages could not be made. An undo that a power
         // cut may interrupt is better than no undo.

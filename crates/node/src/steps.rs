@@ -216,7 +216,8 @@ fn verify(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
         return Vec::new();
     }
     let limit = criswitch_config::duration_text(facts.specification.kubelet_timeout);
-    let what = format!("the kubelet is healthy within {limit}, and all pods and containers still run");
+    let what =
+        format!("the kubelet is healthy within {limit}, and all pods and containers still run");
     action(facts, "kubelet", what)
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use criswitch_client::program::block_on;
-use criswitch_client::running::{Running, is_of_signal};
+use criswitch_client::running::{Running, is_signal_exit_code};
 use criswitch_config::address::Address;
 use criswitch_cri::codec::cri::{Container, ContainerState, PodSandbox, PodSandboxState};
 
@@ -68,9 +68,9 @@ fn now(endpoint: &str, before: &Workloads) -> anyhow::Result<(Workloads, BTreeSe
 /// Whether a container has ended on its own: no signal ended it, and no client of criswitch stopped it. A runtime does
 /// not say whether a client stopped the container.
 async fn has_ended(runtime: &Running, id: &str) -> anyhow::Result<bool> {
-    let state = runtime.state_if_own().await?.unwrap_or_default();
+    let state = runtime.state_if_criswitch().await?.unwrap_or_default();
     let code = runtime.container_status(id).await?.exit_code;
-    let has_code = code >= 0 && !is_of_signal(code);
+    let has_code = code >= 0 && !is_signal_exit_code(code);
     Ok(has_code && !state.stopped_containers.iter().any(|its| its == id))
 }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use criswitch_config::{BackendId, duration_text};
-use criswitch_cri::rpc::filter::{filter, without_inside};
+use criswitch_cri::rpc::filter::{filter, without_nested_containers};
 use criswitch_cri::rpc::{Items, Kind, Lacking, List, Patience, Row, Silent};
 use parking_lot::Mutex;
 use tonic::{Code, Status};
@@ -18,7 +18,7 @@ use crate::dispatch::fanout::Share;
 use crate::errors;
 use crate::gate::Readable;
 use crate::ownership::Owners;
-use crate::ownership::lookup::Question;
+use crate::ownership::lookup::OwnerLookup;
 use crate::switch::view::View;
 use crate::switch::{Switch, cached};
 use crate::topology::Live;
@@ -126,7 +126,7 @@ impl Part<'_> {
                 if late.is_fault_of_backend && (share.is_ok() || is_list || is_short) {
                     backend.record.note_late(call.contribution())
                 } else {
-                    backend.nudges.suspected.notify_one()
+                    backend.wakeups.suspected.notify_one()
                 }
                 match share {
                     Ok(share) => return Ok(share),
@@ -337,7 +337,7 @@ fn whole_list(owners: &Owners, list: List, backend: &Backend, request: &[u8]) ->
 pub(crate) fn list_problem(
     live: &Live,
     owners: &Mutex<Owners>,
-    question: &Question,
+    question: &OwnerLookup,
     list: List,
     backend: &Backend,
 ) -> Option<String> {
@@ -387,7 +387,7 @@ fn is_usable(backend: &Backend, list: List) -> bool {
 pub(crate) fn lists_problem(
     live: &Live,
     owners: &Mutex<Owners>,
-    question: &Question,
+    question: &OwnerLookup,
     backend: &Backend,
 ) -> Option<String> {
     List::OF_ITEMS
@@ -408,7 +408,7 @@ pub(crate) fn lists_are_whole(switch: &Switch) -> bool {
 }
 
 /// Why the cached list of `backend` cannot be served.
-fn unserved(question: &Question, list: List, backend: &Backend) -> String {
+fn unserved(question: &OwnerLookup, list: List, backend: &Backend) -> String {
     let age = backend.record.known().lists.get(list).map(Snapshot::age);
     let limit = backend.stale_lists();
     match age {
@@ -460,7 +460,7 @@ fn still_owned(
     })
     .ok()?;
     Some(
-        without_inside(*list, &left, |id| containers.contains(id))
+        without_nested_containers(*list, &left, |id| containers.contains(id))
             .ok()?
             .unwrap_or(left),
     )

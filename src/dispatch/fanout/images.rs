@@ -117,7 +117,8 @@ async fn own_image(
     let message = call.message();
     let image = protobuf::string(&message, CONTAINER_IMAGE).unwrap_or_default();
     let name = protobuf::string(&message, CONTAINER_IMAGE_NAME).unwrap_or_default();
-    let is_known = has_answered(requests, call, owner.id, image, name) || call.live.is_alone();
+    let is_known =
+        has_answered(requests, call, owner.id, image, name) || call.live.has_one_backend();
     if is_known || name.is_empty() || name == image || image_at(call, owner, image).await?.is_some()
     {
         return Ok(None);

@@ -38,7 +38,7 @@ pub(crate) async fn update_runtime_config(
     // of such a backend sends the new configuration.
     for new in &live.backends {
         if backends.iter().all(|asked| asked.id != new.id) {
-            new.nudges.owed.notify_one();
+            new.wakeups.owed.notify_one();
         }
     }
     live.backends.iter().for_each(|it| it.saving.note_change());
@@ -121,7 +121,7 @@ async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
 async fn in_time(call: &Call, backend: &Backend) -> Result<Answer, Status> {
     let limit = match backend.record.late_config() {
         // If there is only one backend, wait as long as the client does, as if the client called the backend directly.
-        _ if call.live.is_alone() => Duration::MAX,
+        _ if call.live.has_one_backend() => Duration::MAX,
         Some(late) => return Err(late),
         None => backend.list_timeout(),
     };
@@ -142,7 +142,7 @@ impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         self.0
             .iter()
-            .for_each(|backend| backend.nudges.owed.notify_one());
+            .for_each(|backend| backend.wakeups.owed.notify_one());
     }
 }
 
@@ -156,11 +156,11 @@ fn accepted(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
                 accepted = accepted.or_else(|| Some(reply::of_message(Vec::new())));
             }
             Ok(answer) => {
-                backend.nudges.owed.notify_one();
+                backend.wakeups.owed.notify_one();
                 rejected.push(named(&backend, answer));
             }
             Err(status) => {
-                backend.nudges.owed.notify_one();
+                backend.wakeups.owed.notify_one();
                 let backend = backend.name();
                 tracing::warn!(%backend, "backend gets the runtime configuration when it answers again");
                 missed.push(status.into());

@@ -50,10 +50,10 @@ const STATUS_WAIT: Duration = Duration::from_secs(1);
 const STATUS_TRUST: Duration = Duration::from_secs(30);
 
 /// How often criswitch checks whether the default backend is silent.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The time between two log lines about a node that is not ready.
-const REMIND_EVERY: Duration = Duration::from_secs(600);
+const REMIND_INTERVAL: Duration = Duration::from_secs(600);
 
 /// One backend's status.
 #[derive(Debug)]
@@ -118,17 +118,17 @@ pub(crate) fn faulty(live: &Live) -> Vec<BackendId> {
         .collect()
 }
 
-/// Logs when the silence of the default backend makes the node not ready, again every [`REMIND_EVERY`], and when the
+/// Logs when the silence of the default backend makes the node not ready, again every [`REMIND_INTERVAL`], and when the
 /// backend is ready again.
 pub(crate) async fn report_silent_default(switch: &Switch) -> Infallible {
     let mut reported: Option<Instant> = None;
     let mut silent_since = Instant::now();
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         match (silent_default(&switch.live(), switch.created), reported) {
             (Some((backend, silent)), last) => {
                 silent_since = Instant::now() - silent;
-                if last.is_none_or(|last| last.elapsed() >= REMIND_EVERY) {
+                if last.is_none_or(|last| last.elapsed() >= REMIND_INTERVAL) {
                     reported = Some(Instant::now());
                     let link = backend.connection.link();
                     let (name, socket) = (backend.name(), &backend.socket);
@@ -178,7 +178,7 @@ async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, O
     };
     let mut said = last_known(backend, Some(silent));
     if let Some(silent) = &said.silent
-        && !backend.record.known().said_status_within(STATUS_TRUST)
+        && !backend.record.known().has_status_within(STATUS_TRUST)
     {
         // This status is always readable: the kept parts were read before, and criswitch makes the conditions itself.
         said.status =
@@ -261,7 +261,7 @@ pub(crate) fn keep_status(
     let whole = has_info.then(|| Readable::status(status).ok()).flatten();
     let usable = whole.unwrap_or_else(|| kept.clone());
     if backend.forgets() == forgets {
-        backend.learn_saved(|known| known.say_status(kept));
+        backend.learn_saved(|known| known.set_status(kept));
     }
     Ok(usable)
 }

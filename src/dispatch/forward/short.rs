@@ -37,7 +37,7 @@ pub(super) async fn read(
     backend: &Arc<Backend>,
     send: impl Future<Output = Result<Unsent, Failed>> + Unpin,
 ) -> Result<Unsent, Failed> {
-    if call.live.is_alone() {
+    if call.live.has_one_backend() {
         return send.await;
     }
     let sent = pin!(async {
@@ -72,7 +72,7 @@ pub(crate) async fn in_time<T, E: From<Status>>(
         Ok(answered) => return answered,
         Err(late) => late,
     };
-    backend.nudges.suspected.notify_one();
+    backend.wakeups.suspected.notify_one();
     if late.is_fault_of_backend {
         backend.record.note_late_read(call.row, &call.body);
     }

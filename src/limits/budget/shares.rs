@@ -83,7 +83,7 @@ impl Shares {
     /// before those of users that hold more, then smaller shares come before larger ones. Revokes the last share other
     /// than `mine`, if it comes after `mine`. `mine` counts with `than` bytes. Returns whether a share was revoked. The
     /// connection of a revoked share is closed, and the bytes of the share count as free at once.
-    fn take_away(&self, mine: &Budget, than: usize) -> bool {
+    fn revoke_largest(&self, mine: &Budget, than: usize) -> bool {
         let shares = self.0.shares.lock();
         let rooms = shares.iter().filter_map(Weak::upgrade).map(Budget);
         let is_mine = |one: &Budget| Arc::ptr_eq(&one.0, &mine.0);
@@ -123,7 +123,7 @@ impl MemoryShare {
                 return Err(Unread::NoMemory(self.of.0.one));
             }
             match self.of.0.all.add(bytes) {
-                Err(_) if self.of.take_away(mine, used) => {}
+                Err(_) if self.of.revoke_largest(mine, used) => {}
                 taken => return taken,
             }
         }

@@ -19,7 +19,7 @@ use super::NodeLabels;
 use crate::switch::Switch;
 
 /// The shortest time between two computations of the labels, because the facts of a backend may change often.
-const LOOKS_APART: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two attempts to write the file.
 const RETRY: Duration = Duration::from_secs(30);
 /// The error if the file takes longer than [`criswitch_platform::file_work::FILE_LIMIT`].
@@ -62,7 +62,7 @@ async fn keep_current(switch: Arc<Switch>) -> Infallible {
             () = until(end) => {}
             () = until(retry) => {}
         }
-        tokio::time::sleep(LOOKS_APART).await;
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 

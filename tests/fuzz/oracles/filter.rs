@@ -144,7 +144,7 @@ fn compare_inside<L: Message + Default + PartialEq + Debug>(
     slow: fn(&mut L, &str),
     unwanted: &str,
 ) {
-    let without = filter::without_inside(list, items, |id| id != unwanted);
+    let without = filter::without_nested_containers(list, items, |id| id != unwanted);
     if let Some(mut wanted) = decode::<L>(items) {
         slow(&mut wanted, unwanted);
         let without = without.expect("prost can read it");

@@ -93,7 +93,7 @@ const OTHERS: &[Other] = &[
 /// gate must accept the edited message too.
 fn edited(list: List, readable: Readable, dropped: &str) -> Readable {
     let left = filter::filter(list, &readable, &[], |id| id != dropped).unwrap_or(readable);
-    let inside = filter::without_inside(list, &left, |id| id != dropped);
+    let inside = filter::without_nested_containers(list, &left, |id| id != dropped);
     let left = inside.ok().flatten().unwrap_or(left);
     let handlers = match list {
         List::Containers => LISTED_CONTAINERS.images,

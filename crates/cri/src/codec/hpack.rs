@@ -60,8 +60,8 @@ pub fn replace_authority(payload: &mut [u8], flags: u8) {
     if authority.value.is_empty() && !authority.is_kept {
         replace_empty(payload, flags, authority.field);
     } else if let Some(value) = payload.get_mut(authority.value) {
-        if authority.is_coded {
-            replace_coded(value).unwrap_or_default();
+        if authority.is_huffman {
+            replace_huffman(value).unwrap_or_default();
         } else {
             value.fill(LETTER);
         }
@@ -116,7 +116,7 @@ struct HeaderField {
     /// The value of a literal; else empty.
     value: Range<usize>,
     /// Whether the value is Huffman-coded.
-    is_coded: bool,
+    is_huffman: bool,
     /// Whether the field enters the dynamic table.
     is_kept: bool,
     is_authority: bool,
@@ -147,7 +147,7 @@ impl PayloadFields<'_> {
                 return Some(HeaderField {
                     field: begin..self.at,
                     value: self.at..self.at,
-                    is_coded: false,
+                    is_huffman: false,
                     is_kept,
                     is_authority: first >= 0x80 && number == AUTHORITY,
                 });
@@ -162,11 +162,11 @@ impl PayloadFields<'_> {
             },
             name => name == AUTHORITY,
         };
-        let (is_coded, value) = self.string()?;
+        let (is_huffman, value) = self.string()?;
         Some(HeaderField {
             field: begin..self.at,
             value,
-            is_coded,
+            is_huffman,
             is_kept,
             is_authority,
         })
@@ -201,7 +201,7 @@ impl PayloadFields<'_> {
 
 /// Replaces a Huffman-coded value by the same number of letters in the same number of bytes. Returns `None` and changes
 /// nothing if the value is malformed, or if its letters have more than 13 bits on average, as in no usual address.
-fn replace_coded(value: &mut [u8]) -> Option<()> {
+fn replace_huffman(value: &mut [u8]) -> Option<()> {
     let bytes = u32::try_from(value.len()).ok()?;
     let (letters, bits) = letters(value)?;
     let shortest = (bits / letters).min(8);

@@ -149,7 +149,7 @@ fn merged(merge: &Merge) -> String {
         }
         Merge::UpdateRuntimeConfig => "OK if every reachable backend accepts it".into(),
         Merge::Profiles => {
-            let joined = joined(&Join::Profiles).to_owned() + without(Lacking::LeftOut);
+            let joined = joined(&Join::Profiles).to_owned() + without(Lacking::Omitted);
             joined + "; an error if any other answer cannot be used"
         }
         Merge::RemoveProfile => "OK if every backend that lists the profile returns OK; backends that lack it are omitted".into(),
@@ -170,7 +170,7 @@ fn without(lacking: Lacking) -> &'static str {
     match lacking {
         Lacking::Error => "",
         Lacking::FailsForPods => "; Unimplemented if a backend with pods lacks it",
-        Lacking::LeftOut => "; backends that lack it are omitted",
+        Lacking::Omitted => "; backends that lack it are omitted",
     }
 }
 

@@ -118,7 +118,7 @@ pub fn filter<M: Editable>(
 ///
 /// # Errors
 /// `items` is not valid protobuf.
-pub fn without_inside<M: Editable>(
+pub fn without_nested_containers<M: Editable>(
     list: List,
     items: &M,
     keep: impl Fn(&str) -> bool,
@@ -156,7 +156,7 @@ pub fn count_inside(list: List, items: &[u8]) -> Result<usize, Malformed> {
 ///
 /// # Errors
 /// `items` is not valid protobuf.
-pub fn first_of_each<M: Editable>(
+pub fn without_seen<M: Editable>(
     list: List,
     items: &M,
     seen: &mut HashSet<String>,

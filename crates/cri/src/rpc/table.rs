@@ -71,7 +71,7 @@ const STOPPED_POD: StateChange = StateChange {
 use Goes::{All, Default, Handler, Image, Owner, OwnerWithImage};
 use ImageRule::{Find, Pull};
 use Kind::{Container, Pod};
-use Lacking::{Error, FailsForPods, LeftOut};
+use Lacking::{Error, FailsForPods, Omitted};
 use LogRule::{Change, Poll, Read};
 use Merge::{Events, Streamed};
 use Silent::{LastKnown, LastKnownOrOmitted, OmittedUnlessDefault};
@@ -84,8 +84,8 @@ use Unknown::{NotFound, Ok};
 const LISTED: Items = items(Join::Concat, Error, LastKnown);
 const STATS: Items = items(Join::Concat, Error, LastKnownOrOmitted);
 const POD_STATS: Items = items(Join::Concat, FailsForPods, LastKnownOrOmitted);
-const METRICS: Items = items(Join::Concat, LeftOut, LastKnownOrOmitted);
-const DESCRIPTORS: Items = items(Join::Descriptors, LeftOut, LastKnownOrOmitted);
+const METRICS: Items = items(Join::Concat, Omitted, LastKnownOrOmitted);
+const DESCRIPTORS: Items = items(Join::Descriptors, Omitted, LastKnownOrOmitted);
 const IMAGES: Items = items(Join::Images, Error, LastKnown);
 const DISKS: Items = items(
     Join::Distinct(&[IMAGE_MOUNTPOINT, CONTAINER_MOUNTPOINT]),

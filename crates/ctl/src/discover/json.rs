@@ -1,6 +1,6 @@
 //! The discovered runtimes as JSON.
 
-use criswitch_client::probe::found_json;
+use criswitch_client::probe::probed_json;
 use criswitch_config::Config;
 use serde_json::{Value, json};
 
@@ -51,6 +51,6 @@ fn backend(backend: &PlannedBackend) -> Value {
         "socket": backend.place.socket.to_string(),
         "also": also.collect::<Vec<_>>(),
         "defaultHandler": backend.found.configured.default,
-        "probe": found_json(&backend.found),
+        "probe": probed_json(&backend.found),
     })
 }

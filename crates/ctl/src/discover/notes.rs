@@ -24,7 +24,7 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
     let consequences = consequences::of(&found).into_iter();
     [
         others(discovered),
-        other_drivers(&found),
+        differing_cgroup_drivers(&found),
         not_ready(&found),
         unexpected_users(&found),
         conflicts(plan),
@@ -52,11 +52,11 @@ fn others(discovered: &Discovered) -> Vec<String> {
     others.collect()
 }
 
-fn other_drivers(found: &[(&str, &Probed)]) -> Vec<String> {
+fn differing_cgroup_drivers(found: &[(&str, &Probed)]) -> Vec<String> {
     let Some((first, default)) = found.first() else {
         return Vec::new();
     };
-    probe::other_drivers(first, default.cgroup_driver, found)
+    probe::differing_cgroup_drivers(first, default.cgroup_driver, found)
         .into_iter()
         .map(|(name, what)| format!("{name} {what}."))
         .collect()

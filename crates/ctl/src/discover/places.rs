@@ -20,7 +20,7 @@ pub(super) struct SocketPlace {
     pub(super) also: Vec<Address>,
     pub(super) state: PlaceState,
     file: Option<Inode>,
-    known_as: Option<&'static str>,
+    well_known_name: Option<&'static str>,
 }
 
 /// The result of looking at a path, before the probe connects to its socket.
@@ -44,10 +44,12 @@ pub(super) fn look(
     let kubelet = kubelet.and_then(|kubelet| {
         let path = paths::below(root, kubelet.path().to_str()?);
         let socket = Address::parse(path.to_str()?).ok()?;
-        let known_as = well_known(root)
+        let well_known_name = well_known(root)
             .find(|(_, known)| *known == socket)
             .and_then(|(name, _)| name);
-        socket_at(&path).is_ok().then_some((known_as, socket))
+        socket_at(&path)
+            .is_ok()
+            .then_some((well_known_name, socket))
     });
     let expected = given
         .iter()
@@ -56,10 +58,10 @@ pub(super) fn look(
         .chain(well_known(root));
     let own = socket_at(listen.path()).ok();
     let mut places: Vec<SocketPlace> = Vec::new();
-    for (number, (known_as, socket)) in expected.enumerate() {
+    for (number, (well_known_name, socket)) in expected.enumerate() {
         let found = socket_at(socket.path());
         // A node has one or two of the well-known sockets, so a missing file there is not reported.
-        if known_as.is_some() && found.as_ref().is_err_and(is_absence) {
+        if well_known_name.is_some() && found.as_ref().is_err_and(is_absence) {
             continue;
         }
         let file = found.as_ref().ok().copied();
@@ -67,7 +69,7 @@ pub(super) fn look(
             .iter_mut()
             .find(|place| place.socket == socket || (file.is_some() && place.file == file))
         {
-            place.is_also(socket, known_as);
+            place.add_path(socket, well_known_name);
             continue;
         }
         places.push(SocketPlace {
@@ -81,7 +83,7 @@ pub(super) fn look(
             is_named: number < given.len(),
             also: Vec::new(),
             file,
-            known_as,
+            well_known_name,
         });
     }
     name_all(&mut places);
@@ -104,8 +106,8 @@ impl SocketPlace {
         }
     }
 
-    fn is_also(&mut self, socket: Address, known_as: Option<&'static str>) {
-        self.known_as = self.known_as.or(known_as);
+    fn add_path(&mut self, socket: Address, well_known_name: Option<&'static str>) {
+        self.well_known_name = self.well_known_name.or(well_known_name);
         if self.socket != socket && !self.also.contains(&socket) {
             self.also.push(socket);
         }
@@ -125,12 +127,12 @@ fn well_known(root: &Path) -> impl Iterator<Item = (Option<&'static str>, Addres
 fn name_all(places: &mut [SocketPlace]) {
     let mut taken: Vec<String> = places
         .iter()
-        .filter_map(|place| place.known_as)
+        .filter_map(|place| place.well_known_name)
         .map(str::to_owned)
         .collect();
     for place in places {
         place.name = place
-            .known_as
+            .well_known_name
             .map_or_else(|| free_name(&place.socket, &taken), str::to_owned);
         taken.push(place.name.clone());
     }
@@ -178,7 +180,7 @@ mod tests {
                 also: vec![Address::parse("/other/r.sock").unwrap()],
                 state: PlaceState::Socket,
                 file: None,
-                known_as: None,
+                well_known_name: None,
             };
             place.strip(Path::new(root));
             assert_eq!(place.socket.to_string(), "/run/r/r.sock");

@@ -149,7 +149,7 @@ fn promised(name: &str) -> Option<Isolation> {
 
 /// A warning if the observed isolation is not the promised one. The `kind` in the row promises an isolation, else the
 /// name of the handler, else the backend's name for the handler.
-pub(super) fn broken_promise(
+pub(super) fn isolation_mismatch(
     kind: Option<RuntimeKind>,
     names: [&str; 2],
     observed: &Observed,
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn the_kind_in_the_row_counts_before_the_name_that_pods_ask_for_and_the_name_in_the_backend() {
         let host = seen(kernel("6.12.9", Some("a")), false);
-        let promise = |kind, names| broken_promise(kind, names, &host);
+        let promise = |kind, names| isolation_mismatch(kind, names, &host);
         let warning = promise(None, ["sandboxed", "runsc"]).unwrap_or_default();
         assert!(warning.starts_with("the name \"runsc\" promises a userspace kernel, but"));
         assert_eq!(promise(None, ["runc", "runsc"]), None);

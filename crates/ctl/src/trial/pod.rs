@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use criswitch_advice::verdict::is_ready;
-use criswitch_client::running::{self, Running, TRY_LABEL, TRY_NAMESPACE, is_of_signal};
+use criswitch_client::running::{self, Running, TRY_LABEL, TRY_NAMESPACE, is_signal_exit_code};
 use criswitch_cri::codec::cri::{
     ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest,
     CreateContainerRequest, ExecSyncRequest, ImageSpec, LinuxContainerConfig,
@@ -348,7 +348,8 @@ impl<'a> TrialPod<'a> {
         match reply(LIMIT, "ContainerStatus", runtime.container_status(request)).await {
             Err(failure) => failure.code == Some(Code::NotFound),
             Ok(reply) => reply.status.is_some_and(|status| {
-                status.state() == ContainerState::ContainerExited && is_of_signal(status.exit_code)
+                status.state() == ContainerState::ContainerExited
+                    && is_signal_exit_code(status.exit_code)
             }),
         }
     }

@@ -129,7 +129,9 @@ pub(super) fn cgroup_driver(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Opti
         "",
     )];
     let ours = driver_of(table, probes, table.default.backend);
-    for (name, what) in probe::other_drivers("the default backend", ours, &answered(facts)) {
+    for (name, what) in
+        probe::differing_cgroup_drivers("the default backend", ours, &answered(facts))
+    {
         found.push(Finding::new([format!("backend {name:?}")], &what, ""));
     }
     if let Some(ours) = ours {

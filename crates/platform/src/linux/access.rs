@@ -38,7 +38,7 @@ const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 
 /// The mode of a socket that every user may connect to, if the file system has no ACLs.
-const EVERYBODY: u32 = 0o666;
+const EVERY_USER: u32 = 0o666;
 
 /// An entry of an ACL: its kind, permissions and id.
 type AclEntry = (u16, u16, u32);
@@ -49,7 +49,7 @@ pub(super) struct AllowedUsers {
     pub(super) users: Vec<u32>,
     /// Whether a group may connect.
     pub(super) groups: bool,
-    pub(super) everybody: bool,
+    pub(super) every_user: bool,
 }
 
 /// A socket's file, opened with `O_PATH`. All changes go to this file, even if a different file is at its path by now.
@@ -75,7 +75,7 @@ impl Handle {
     }
 
     /// Lets the owner and `uids` connect. If the ACL cannot be set, logs a warning and lets all users connect.
-    pub(super) fn let_in(&self, uids: &[u32]) -> io::Result<()> {
+    pub(super) fn allow(&self, uids: &[u32]) -> io::Result<()> {
         let acl = encode(uids);
         let set = rustix::fs::setxattr(self.path(), ATTRIBUTE, &acl, XattrFlags::empty());
         let Err(error) = set else {
@@ -87,7 +87,7 @@ impl Handle {
              `allow_uids`, but these users can fill the socket's queue, and then no client can connect (EAGAIN); try a \
              `listen` on a file system with ACLs, such as a tmpfs"
         );
-        self.set_mode(EVERYBODY)
+        self.set_mode(EVERY_USER)
     }
 
     fn path(&self) -> PathBuf {
@@ -127,7 +127,7 @@ impl AllowedUsers {
         AllowedUsers {
             users,
             groups,
-            everybody: mode & OTHERS_WRITE != 0,
+            every_user: mode & OTHERS_WRITE != 0,
         }
     }
 }
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(decode(&acl), expected);
         let access = AllowedUsers::new(ROOT, 0o660, &expected);
         assert_eq!(access.users, [ROOT, 0, 1000]);
-        assert!(!access.groups && !access.everybody);
+        assert!(!access.groups && !access.every_user);
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
     fn without_an_acl_the_mode_decides_which_users_may_connect() {
         let access = |mode| {
             let access = AllowedUsers::new(ROOT, mode, &[]);
-            (access.users.len(), access.groups, access.everybody)
+            (access.users.len(), access.groups, access.every_user)
         };
         assert_eq!(access(0o600), (1, false, false));
         assert_eq!(access(0o644), (1, false, false));

@@ -231,7 +231,7 @@ fn open(path: &Path, others: &[u32]) -> io::Result<UnixListener> {
     // The umask may have removed permissions, so the mode is set once more.
     file.set_mode(OWNERS)?;
     if !others.is_empty() {
-        file.let_in(others)?;
+        file.allow(others)?;
     }
     socket.listen(BACKLOG)
 }

@@ -179,7 +179,7 @@ impl PassedSocket {
     pub fn for_clients(self, listen: &Path, allow: &[u32]) -> Result<Acceptor, PassedError> {
         match self {
             PassedSocket::Unix(socket) if is_at(&socket, listen) => {
-                look_at_file(listen, &others(allow));
+                warn_about_permissions(listen, &others(allow));
                 Ok(acceptor(socket)?)
             }
             elsewhere => Err(elsewhere.instead_of(listen.display(), Purpose::Clients)),
@@ -295,7 +295,7 @@ fn is_at(socket: &UnixListener, listen: &Path) -> bool {
 
 /// Logs a warning if the permissions of a passed socket's file do not match `allow_uids`. criswitch does not change the
 /// file.
-fn look_at_file(path: &Path, others: &[u32]) {
+fn warn_about_permissions(path: &Path, others: &[u32]) {
     let listen = path.display();
     let access = match AllowedUsers::of(path) {
         Ok(access) => access,
@@ -312,14 +312,14 @@ fn look_at_file(path: &Path, others: &[u32]) {
 /// Returns the warning to log if users other than root, criswitch's own user and `others` may connect, or if a user of
 /// `others` may not. Access by groups is accepted unless `others` is empty.
 fn misfit(access: &AllowedUsers, others: &[u32]) -> Option<&'static str> {
-    if access.everybody && !others.is_empty() {
+    if access.every_user && !others.is_empty() {
         return Some(
             "every user can connect to the socket that was passed: criswitch closes connections of users outside \
              `allow_uids`, but these users can fill the socket's queue, and then no client can connect (EAGAIN); set an ACL \
              with ExecStartPost= in the socket's unit",
         );
     }
-    if access.everybody
+    if access.every_user
         || access.groups && others.is_empty()
         || !access
             .users
@@ -341,11 +341,11 @@ mod tests {
 
     const OTHER: u32 = 1_000_000;
 
-    fn access(users: &[u32], groups: bool, everybody: bool) -> AllowedUsers {
+    fn access(users: &[u32], groups: bool, every_user: bool) -> AllowedUsers {
         AllowedUsers {
             users: users.to_vec(),
             groups,
-            everybody,
+            every_user,
         }
     }
 

@@ -204,7 +204,7 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
             .within(limit, pin!(fanout::ask(call, backend)))
             .await
             .unwrap_or_else(|late| {
-                backend.nudges.suspected.notify_one();
+                backend.wakeups.suspected.notify_one();
                 is_overdue = late.is_fault_of_backend;
                 Err(backend.unavailable(&format!("it did not answer within {limit:?}")))
             }),

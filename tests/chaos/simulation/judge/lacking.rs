@@ -58,7 +58,7 @@ impl Case<'_> {
         match lacking {
             Lacking::Error => lack.next().is_some(),
             Lacking::FailsForPods => lack.any(has_had) || self.all_may_lack(rows),
-            Lacking::LeftOut => self.all_may_lack(rows),
+            Lacking::Omitted => self.all_may_lack(rows),
         }
     }
 
