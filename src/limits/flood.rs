@@ -512,6 +512,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn headers_are_withheld_until_the_call_before_is_accepted() {
+        let (near, mut far) = tokio::io::duplex(BATCH);
+        let (mut io, _) = CountedIo::of_client(near, [DATA; PREFACE]);
+        let (unaccepted, ping) = (io.unaccepted(), frame(PING, 8, 0));
+        let calls = [(1, 20), (3, 20), (5, 0)]
+            .map(|(stream, length)| [frame(HEADERS, length, stream), ping.clone()].concat());
+        far.write_all(&calls.concat()).await.unwrap();
+        let (mut read, header) = (Vec::new(), HEADER as usize);
+        let mut passed = PREFACE;
+        for (call, next) in calls.iter().zip([header, header, 0]) {
+            while io.read_buf(&mut read).now_or_never().is_some() {}
+            passed += call.len();
+            // h2 also gets the frame header of the next HEADERS.
+            assert_eq!(read.len(), passed + next);
+            assert!(unaccepted.accept());
+        }
+        assert!(!unaccepted.accept());
+    }
+
+    #[tokio::test]
     async fn a_large_frame_waits_one_flush_for_the_next_frame() {
         let (near, mut far) = tokio::io::duplex(2 * BATCH);
         let (mut io, _) = CountedIo::of_backend(near);

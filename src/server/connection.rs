@@ -74,13 +74,16 @@ where
     }
 }
 
+/// A call, or the end of the connection.
+type Accepted = Option<Result<(http::Request<RecvStream>, SendResponse<Bytes>), h2::Error>>;
+
 /// Accepts the next call. h2 reads until it has got the headers of one call, and the next headers after this call is
 /// accepted, or is found to be no call.
 fn poll_accept<I: AsyncRead + AsyncWrite + Unpin>(
     connection: &mut Connection<I, Bytes>,
     unaccepted: &Unaccepted,
     cx: &mut Context<'_>,
-) -> Poll<Option<Result<(http::Request<RecvStream>, SendResponse<Bytes>), h2::Error>>> {
+) -> Poll<Accepted> {
     loop {
         let accepted = connection.poll_accept(cx);
         if !unaccepted.accept() || accepted.is_ready() {

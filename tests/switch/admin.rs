@@ -1,18 +1,20 @@
 //! The admin service: the state of criswitch and its changes, within limits.
 
 use bytes::Bytes;
+use criswitch::limits::places::User;
 use criswitch::limits::{MAX_ADMIN_CALLS, MAX_ADMIN_REQUEST};
 use criswitch_cri::codec::admin::{ForgetRequest, GetStateRequest, State, WatchStateRequest};
+use criswitch_cri::codec::cri;
 use http::Request;
 use http_body::Body;
 use http_body_util::Full;
 use serde_json::json;
 use tonic::{Code, Streaming};
 
-use crate::calls::stopped;
+use crate::calls::{path, stopped};
 use crate::faults::runc_and_kata;
 use crate::server::hostile_clients::sipping;
-use crate::support::{PATIENCE, RawClient, Rig, frame_raw};
+use crate::support::{PATIENCE, RawClient, Rig, frame, frame_raw, pod_config};
 use crate::wait::{self, until};
 
 async fn watch(rig: &Rig) -> Streaming<State> {
@@ -110,4 +112,21 @@ async fn the_state_names_the_containers_that_clients_stopped() {
     rig.stop(&stopped).await.unwrap();
     let state = rig.state().await;
     assert_eq!(state["stoppedContainers"], json!([stopped]));
+}
+
+/// The state has the last pods that were not created. Pods of another user must not displace those of the kubelet.
+#[tokio::test]
+async fn the_state_names_no_failed_pod_of_another_user() {
+    let rig = runc_and_kata().await;
+    let of_user = RawClient::over(rig.connect_as(User::Other(1000))).await;
+    let request = frame(&cri::RunPodSandboxRequest {
+        config: Some(pod_config("other")),
+        runtime_handler: "unknown".to_owned(),
+    });
+    let reply = of_user.call(&path("RunPodSandbox"), &[], request).await;
+    assert_ne!(reply.code(), Code::Ok);
+    rig.try_run("unknown", "web").await.unwrap_err();
+    let state = rig.state().await;
+    let names = state["rejections"].as_array().unwrap().iter();
+    assert_eq!(names.map(|it| &it["name"]).collect::<Vec<_>>(), ["web"]);
 }
