@@ -253,6 +253,7 @@ async fn the_json_of_a_configuration_has_this_shape() {
                     ],
                     "lackingRpcs": [],
                     "runtime": "string",
+                    "unansweredRpcs": [],
                     "unknownFeatures": [],
                     "version": "string"
                   },
@@ -320,6 +321,7 @@ async fn the_json_of_a_configuration_has_this_shape() {
                     ],
                     "lackingRpcs": [],
                     "runtime": "string",
+                    "unansweredRpcs": [],
                     "unknownFeatures": [],
                     "version": "string"
                   },

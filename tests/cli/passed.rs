@@ -136,11 +136,7 @@ fn refused(descriptor: impl Into<OwnedFd>, how: (usize, &str), listen: Option<&P
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(!own.exists());
     if let Some(passed) = listen {
-        let both = format!(
-            "is {}, but `listen` says {}",
-            passed.display(),
-            own.display()
-        );
+        let both = format!("is {}, but `listen` is {}", passed.display(), own.display());
         assert!(said.contains(&both), "{said}");
     }
     said

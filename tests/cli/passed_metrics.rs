@@ -161,7 +161,7 @@ async fn a_different_configured_address_is_used_and_the_passed_one_is_reported()
     let stream = tokio::time::timeout(PATIENCE, connected).await.unwrap();
     assert!(page(stream).await.contains("criswitch_build_info"));
     let log = daemon.whole_log("TERM").await.join("\n");
-    let both = format!("is {address}, but `[metrics] listen` says {}", text(&path));
+    let both = format!("is {address}, but `[metrics] listen` is {}", text(&path));
     assert_eq!(log.matches(&both).count(), 1, "{log}");
     assert_eq!(log.matches("ERROR").count(), 1, "{log}");
 }

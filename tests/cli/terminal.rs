@@ -213,7 +213,7 @@ async fn the_tables_in_the_documents_have_the_columns_of_the_output() {
     let mut shown = String::new();
     node.files.write(
         "pod.yaml",
-        "{ kind: Pod, spec: { containers: [{ name: c }] } }",
+        "{ kind: Pod, spec: { containers: [{ name: c, image: i }] } }",
     );
     let pod = node.files.path("pod.yaml");
     for arguments in [
