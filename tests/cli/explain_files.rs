@@ -639,6 +639,13 @@ async fn containers_that_a_webhook_adds_are_not_judged() {
             "labels: { sidecar.istio.io/inject: 'false' }, ",
             json!(true),
         ),
+        // The pod rejects a different mesh than the one of its namespace.
+        (
+            "shop",
+            labels,
+            "annotations: { linkerd.io/inject: disabled }, ",
+            Value::Null,
+        ),
         (
             "shop",
             "annotations: { linkerd.io/inject: disabled }",

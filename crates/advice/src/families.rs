@@ -135,19 +135,6 @@ const VALUES: Is = Is::Entry(
     &[],
 );
 const OF_NAMESPACE: &[Test] = &[on(NAMESPACE_MARKS, SWITCHES), on(NAMESPACE_MARKS, VALUES)];
-/// A pod may reject what its namespace asks for.
-const REJECTED: &[Test] = &[on(
-    MARKS,
-    Is::Entry(
-        &[
-            "istio.io/dataplane-mode",
-            "kuma.io/sidecar-injection",
-            "linkerd.io/inject",
-            "sidecar.istio.io/inject",
-        ],
-        &["disabled", "false", "none"],
-    ),
-)];
 
 /// Annotations by which a pod gets more network interfaces, which may be devices of the node.
 const NETWORK_ANNOTATIONS: &[&str] = &[
@@ -162,6 +149,17 @@ const fn rule(any: &'static [Test]) -> About {
         unless: &[],
         in_one_container: false,
     }
+}
+
+/// A pod with the marks `by` rejects what the marks `asked` of its namespace ask for. Each mesh has its own marks.
+const fn rejected(asked: &'static [Test], by: &'static [Test]) -> (&'static [RuntimeKind], About) {
+    (
+        ANY,
+        About {
+            and: by,
+            ..rule(asked)
+        },
+    )
 }
 
 const fn family(
@@ -290,7 +288,24 @@ pub const FAMILIES: &[Family] = &[
     family("SCTP ports", SCTP, PLAIN),
     family("containers that an admission webhook adds", &[on(MARKS, SWITCHES), on(MARKS, VALUES)], PLAIN),
     family("containers that an admission webhook adds in a namespace", OF_NAMESPACE, PLAIN)
-        .and(&[(ANY, About { and: REJECTED, ..rule(OF_NAMESPACE) })]),
+        .and(&[
+            rejected(
+                &[on(NAMESPACE_MARKS, Is::Entry(&["istio-injection", "istio.io/rev"], &[]))],
+                &[on(MARKS, Is::Entry(&["sidecar.istio.io/inject"], &["false"]))],
+            ),
+            rejected(
+                &[on(NAMESPACE_MARKS, Is::Entry(&["istio.io/dataplane-mode"], &[]))],
+                &[on(&["metadata.labels"], Is::Entry(&["istio.io/dataplane-mode"], &["none"]))],
+            ),
+            rejected(
+                &[on(NAMESPACE_MARKS, Is::Entry(&["kuma.io/sidecar-injection"], &[]))],
+                &[on(MARKS, Is::Entry(&["kuma.io/sidecar-injection"], &["disabled", "false"]))],
+            ),
+            rejected(
+                &[on(NAMESPACE_MARKS, Is::Entry(&["linkerd.io/inject"], &[]))],
+                &[on(ANNOTATIONS, Is::Entry(&["linkerd.io/inject"], &["disabled"]))],
+            ),
+        ]),
     family("processes of another container, for ephemeral containers", &[on(&["spec.ephemeralContainers[*].targetContainerName"], Is::Present)], PLAIN),
     family("unmasked /proc", &[on(&["spec.containers[*].securityContext.procMount"], Is::OneOf(&["Unmasked"]))], PLAIN),
     family("annotations of runtimes", &[on(ANNOTATIONS, Is::Entry(RUNTIME_ANNOTATIONS, &[]))], &[]),

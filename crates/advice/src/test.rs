@@ -103,8 +103,8 @@ impl About {
         })
     }
 
-    /// CEL expressions that are true for pods of the rule. An expression has more than [`MAX_CEL_LENGTH`] characters only
-    /// if a single field needs more.
+    /// CEL expressions that are true for pods of the rule. An expression has more than [`MAX_CEL_LENGTH`] characters
+    /// only if a single field needs more.
     pub fn cels(&self) -> Vec<String> {
         let cels = if self.in_one_container {
             Test::cels_of_container

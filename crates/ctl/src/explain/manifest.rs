@@ -299,8 +299,13 @@ impl Manifests {
             return self.add_class(&object);
         }
         if kind == "Namespace" && object.is_built_in() {
-            let metadata = object.value["metadata"].clone();
-            self.namespaces.insert(object.name(), metadata);
+            let (name, metadata) = (object.name(), object.value["metadata"].clone());
+            let is_template = check(&json!({ "namespace": metadata }), "")?;
+            ensure!(
+                !is_template,
+                "Namespace {name:?} looks like a template; {RENDER}"
+            );
+            self.namespaces.insert(name, metadata);
         }
         if let Some(needed) = object.needed_version() {
             let (name, version) = (object.name(), object.api_version);
