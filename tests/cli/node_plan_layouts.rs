@@ -163,7 +163,7 @@ KUBELET_ARGS=\"--v=2 \\
         &made_at_boot,
         1,
         expect![[r#"
-        refused layout: /run/kubelet.env: the file has the endpoint and is made again at each boot, so a change would not last; try setting the endpoint where the file is made from
+        refused layout: /run/kubelet.env: the file is made again at each boot, so the endpoint in it would not last; try setting the endpoint where the file is made from
         refused: 1 finding
     "#]],
     );

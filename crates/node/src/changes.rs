@@ -79,7 +79,8 @@ impl Files<'_> {
                     // The kubelet's files keep the modes that others gave them.
                     PathState::File { attributes, .. } if step == "endpoint" => attributes.now(),
                     PathState::File { attributes, .. } => attributes.now().with_mode_like(*mode),
-                    _ => self.new_attributes(path, *mode),
+                    _ if step == "endpoint" => self.new_attributes(path, *mode),
+                    _ => self.new_attributes(path, *mode).with_mode_like(*mode),
                 },
             },
         };

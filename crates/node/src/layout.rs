@@ -186,7 +186,7 @@ impl Layout {
             Some(_) if in_run(&path).starts_with("/run") => report(
                 findings,
                 path.display(),
-                "the file has the endpoint and is made again at each boot, so a change would not last",
+                "the file is made again at each boot, so the endpoint in it would not last",
                 "setting the endpoint where the file is made from",
             ),
             Some(changed) => _ = self.changes.insert(path, changed),

@@ -41,6 +41,7 @@ const SHIPPED_DROP_IN: &str = include_str!("../../../systemd/kubelet.service.d/1
 /// The mode bits that let users other than the owner write a file, and the mode bits that make a file executable.
 const WRITABLE: u32 = 0o022;
 pub(super) const EXECUTABLE: u32 = 0o111;
+const OWNER_EXECUTES: u32 = 0o100;
 
 /// The name of a step, and a function that returns the changes of the step. Its second argument has the earlier steps
 /// that have changes.
@@ -264,7 +265,8 @@ impl Content {
             Content::Link(target) => fs::read_link(path).is_ok_and(|old| old == *target),
             Content::File { bytes, mode } => {
                 let old = fs::symlink_metadata(path).map_or(0, |about| files::mode(&about));
-                let is_safe = old & WRITABLE == 0 && old & mode & EXECUTABLE == mode & EXECUTABLE;
+                let is_safe =
+                    old & WRITABLE == 0 && old & mode & OWNER_EXECUTES == mode & OWNER_EXECUTES;
                 is_safe && fs::read(path).is_ok_and(|old| old == *bytes)
             }
         }

@@ -192,7 +192,7 @@ mod tests {
         );
         assert_eq!(
             changed(vec![web(true), side(true)], &["main"]),
-            ["main is gone"]
+            ["main no longer exists"]
         );
         let again = one("main2", pod, true, 1);
         assert_eq!(

@@ -164,12 +164,18 @@ impl Attributes {
         }
     }
 
-    /// These attributes, without the permission of users other than the owner to write, and with those permissions to
-    /// execute that `mode` has.
+    /// These attributes, without the permission of users other than the owner to write, without set-user-id and
+    /// set-group-id, and with the owner's permission to execute if `mode` has it. No other user gets a permission.
     #[must_use]
-    pub fn with_mode_like(self, mode: u32) -> Attributes {
-        let mode = self.mode & !0o022 | mode & 0o111;
-        Attributes { mode, ..self }
+    pub fn with_mode_like(mut self, mode: u32) -> Attributes {
+        let mut kept = self.mode & !0o6022;
+        // An access list may let others write. Without the list, its mask is no longer the group's permission.
+        let lists = self.extended.as_mut();
+        if lists.is_some_and(|all| all.remove("system.posix_acl_access").is_some()) {
+            kept &= !0o070;
+        }
+        self.mode = kept | mode & 0o100;
+        self
     }
 
     /// Whether both attributes are equal, apart from the time of the last write and from labels of security modules
