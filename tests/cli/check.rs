@@ -383,7 +383,7 @@ fn a_configuration_that_the_daemon_rejects_is_a_problem() {
     let files = main_file(TABLE);
     let what = "the daemon beside this program rejects this configuration (exit status: 78): no";
     for (format, end) in [
-        ("wide", "; 1 problem on this node\n"),
+        ("wide", "configuration is not valid for the daemon\n"),
         ("json", "}\n"),
         ("name", "runc\n"),
     ] {

@@ -1,6 +1,7 @@
 //! Prints output, and wraps it to the width of the terminal. Piped output is not wrapped: each fact is on one line.
 //!
-//! Output contains names and messages of backends, so commands print only a [`SafeText`], which has no control characters.
+//! Output contains names and messages of backends, so commands print only a [`SafeText`], which has no control
+//! characters.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -79,7 +80,8 @@ impl From<String> for SafeText {
 }
 
 impl SafeText {
-    /// Makes a [`SafeText`] without escaping anything. Each part of `text` must be [`plain`], except criswitch's colours.
+    /// Makes a [`SafeText`] without escaping anything. Each part of `text` must be [`plain`], except criswitch's
+    /// colours.
     pub fn table(text: String) -> SafeText {
         SafeText(text)
     }

@@ -471,8 +471,9 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
         (&[" //"], "# for a comment"),
     ];
     /// The beginnings of messages of the parser.
-    const MESSAGES: [(&str, &str); 5] = [
+    const MESSAGES: [(&str, &str); 6] = [
         ("invalid basic string", "a quote at the end of the text"),
+        ("missing comma between array", "a comma between the items"),
         ("missing comma", "a comma between the keys"),
         (
             "missing escaped value",

@@ -137,7 +137,14 @@ fn text(
         parts.extend(lines.map(|lines| terminal::wrapped(&output::names(lines))));
     }
     parts.extend(node.map(Node::text).transpose()?);
-    parts.push(verdict(notes.len(), faults(config, daemon, probes, node)));
+    let unanswered = probes.map_or(0, |probes| unanswered(&config.table, probes).len());
+    parts.push(match daemon {
+        Ok(_) => verdict(
+            notes.len() + unanswered,
+            faults(config, daemon, probes, node),
+        ),
+        Err(_) => "configuration is not valid for the daemon\n".to_owned(),
+    });
     Ok(terminal::paragraphs(parts))
 }
 

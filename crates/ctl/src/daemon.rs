@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, Command, ValueHint};
+use criswitch_client::exit::CONFIGURATION;
 use criswitch_client::program::{daemon_beside, within};
 use criswitch_config::options::OPTIONS;
 use criswitch_version::BUILD;
@@ -60,13 +61,18 @@ pub(super) fn check(path: &Path) -> Result<Vec<String>, String> {
     Ok(
         match run(&["--check".as_ref(), "--config".as_ref(), path.as_os_str()]) {
             Ok(output) if output.status.success() => lines(&output.stderr),
-            Ok(output) => {
+            Ok(output) if output.status.code() == Some(CONFIGURATION.into()) => {
                 return Err(format!(
                     "the daemon beside this program rejects this configuration ({}): {}",
                     output.status,
                     lines(&output.stderr).join("; ")
                 ));
             }
+            Ok(output) => vec![format!(
+                "not known whether a restart would make lists fail: criswitchd --check failed ({}): {}",
+                output.status,
+                lines(&output.stderr).join("; ")
+            )],
             Err(error) => vec![format!(
                 "not known whether a restart would make lists fail: {error:#}"
             )],

@@ -31,7 +31,7 @@ const CODES: [(&str, &ExitCodes); 17] = [
     ("criswitch-try", &[(0, "each tried handler starts pods"),
         (FAILED, "a handler is unknown or starts no pods, its pods cannot be measured, or its row cannot be written"),
         NO_DAEMON, NO_FILE]),
-    ("criswitch-check", &[(0, "no problem"), (FAILED, "a backend or the machine has a problem (--probe, --node)"),
+    ("criswitch-check", &[(0, "no problem"), (FAILED, "the daemon rejects the configuration, or a backend or the node has a problem (--probe, --node)"),
         NO_CONFIGURATION]),
     ("criswitch-explain", &[(0, "explained; with --file: each pod can run in its handler"),
         (FAILED, "with --file: a pod cannot run, a part of the files is not judged, or a file cannot be read or has no pod; \

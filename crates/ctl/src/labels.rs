@@ -102,12 +102,12 @@ impl Template {
                     .iter()
                     .take(index)
                     .all(|before| !clashes(before, taint)),
-                "--taint {} is given twice{}; try one of the two",
+                "two taints have the key {}{}; try one of them",
                 taint.key,
                 if is_tag {
-                    ", and a tag has one value"
+                    ", and Cluster Autoscaler reads one tag for each key"
                 } else {
-                    " with the same effect"
+                    " and the same effect"
                 }
             );
         }

@@ -29,7 +29,7 @@ const HEADER: [&str; 9] =
 /// The number of columns in a table without `-o wide`.
 const NARROW: usize = 6;
 
-/// SafeText in place of the handler of a pod that reports no handler and counts for the default handler.
+/// Shown in place of the handler of a pod that reports no handler and counts for the default handler.
 const DEFAULT: &str = "(default)";
 
 struct OwnedPod {
