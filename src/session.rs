@@ -482,8 +482,8 @@ async fn replaced(backend: &Backend, file: Option<FileId>) {
     }
 }
 
-/// Every [`CHECK_INTERVAL`], lists a backend that the configuration no longer names. The backend is removed when it has no
-/// more pods.
+/// Every [`CHECK_INTERVAL`], lists a backend that the configuration no longer names. The backend is removed when it has
+/// no more pods.
 async fn list_until_removed(own: OwnCalls<'_>) -> Infallible {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;

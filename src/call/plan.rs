@@ -57,8 +57,8 @@ pub(crate) enum Plan {
     Absent(Reply),
 }
 
-/// The plan for `request`, which goes to `target`. `has_one_backend` says whether the reply of a single backend passes as it
-/// is.
+/// The plan for `request`, which goes to `target`. `has_one_backend` says whether the reply of a single backend passes
+/// as it is.
 ///
 /// # Errors
 /// `NotFound` if no backend has the pod or container and the RPC requires it; `Unavailable` if a backend was removed,

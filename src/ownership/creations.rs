@@ -185,6 +185,12 @@ impl Creations {
         let mut its = self.unknown.iter().filter(|it| it.backend == backend);
         its.any(|it| it.stage.is_known())
     }
+
+    /// Whether a known call may have created an unknown pod at `backend`.
+    pub(crate) fn may_be_at(&self, backend: BackendId) -> bool {
+        let mut its = self.unknown.iter().filter(|it| it.backend == backend);
+        its.any(|it| it.stage.is_known() && it.stage != CreationStage::Unsent)
+    }
 }
 
 #[cfg(test)]
@@ -210,7 +216,9 @@ mod tests {
         let mut creations = Creations::default();
         let creation = creations.begin(B, "a".to_owned());
         assert!(creations.is_at(B) && with_uid(&creations, "a").is_empty());
+        assert!(!creations.may_be_at(B));
         creations.sent(creation);
+        assert!(creations.may_be_at(B));
         assert_eq!(with_uid(&creations, "a"), [B]);
         creations.end(creation, None);
         assert!(!creations.is_at(B));

@@ -37,9 +37,9 @@ const LONGEST_VERSION: usize = 64 << 10;
 /// driver, sends it the runtime configuration, and requests its status. Then the backend has joined.
 ///
 /// # Errors
-/// The error of `Version`, or of a list if there are no cached lists, or `Unavailable` if the state of a backend that has
-/// not joined cannot be saved, or if the backend is forgotten meanwhile. After any other failure the backend still becomes
-/// ready.
+/// The error of `Version`, or of a list if there are no cached lists, or `Unavailable` if the state of a backend that
+/// has not joined cannot be saved, or if the backend is forgotten meanwhile. After any other failure the backend still
+/// becomes ready.
 pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
     let OwnCalls {
         switch,

@@ -50,10 +50,10 @@ pub(crate) fn given_descriptors(descriptors: &Bytes) -> Option<Readable> {
 /// How the samples of each backend are rewritten to the label keys that clients received. Computed again only when
 /// descriptors change, because a backend may have thousands of them.
 #[derive(Debug, Default)]
-pub(crate) struct KnownFits(Mutex<Known>);
+pub(crate) struct KnownFits(Mutex<FitCache>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct FitCache {
     /// The descriptors of all backends, and their union.
     all: (Vec<Readable>, Bytes),
     made: HashMap<BackendId, MadeFits>,
@@ -81,7 +81,7 @@ impl KnownFits {
         ];
         let mut known = self.0.lock();
         if let Some(made) = known.made.get(&backend.id)
-            && made.from.each_ref().map(places) == from.each_ref().map(places)
+            && made.from.each_ref().map(|it| places(it)) == from.each_ref().map(|it| places(it))
         {
             return Arc::clone(&made.fits);
         }
@@ -168,7 +168,7 @@ impl KnownFits {
 }
 
 /// The memory of descriptors. Equal memory has equal descriptors, and is compared quickly.
-fn places(all: &Vec<Readable>) -> Vec<(*const u8, usize)> {
+fn places(all: &[Readable]) -> Vec<(*const u8, usize)> {
     all.iter().map(|it| (it.as_ptr(), it.len())).collect()
 }
 

@@ -209,7 +209,7 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     // Equal states have equal files.
     with_default_row.sort_unstable();
     let created = switch.owners().pods.created_at(backend.id);
-    let creating = switch.owners().creations.is_at(backend.id);
+    let creating = switch.owners().creations.may_be_at(backend.id);
     let known = backend.record.known();
     let live = switch.live();
     let runtime_config = switch.runtime_config.lock().clone();

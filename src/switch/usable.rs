@@ -52,8 +52,8 @@ pub(super) fn usable(
 }
 
 /// Whether merged lists have room for `message`, a list of `backend`, as clients get it: its equal share of
-/// `max_message`, and more if the cached lists of the other backends leave room. Several backends may list one image, so
-/// their lists of images need less room together: up to `max_message` counts as fitting.
+/// `max_message`, and more if the cached lists of the other backends leave room. Several backends may list one image,
+/// so their lists of images need less room together: up to `max_message` counts as fitting.
 pub(crate) fn has_room(view: &View<'_>, list: List, backend: &Backend, message: &Bytes) -> bool {
     let limit = backend.max_message;
     let most = if list.kind().is_some() {

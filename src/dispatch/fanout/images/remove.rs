@@ -155,8 +155,12 @@ async fn container_of(
         return Err(silent);
     }
     let begun = Instant::now();
+    let turn = pin!(backend.listing.lock());
+    // The backend is not late because of other removals.
+    let Ok(_turn) = call.within(backend.list_timeout(), turn).await else {
+        return Err(backend.timed_out(row));
+    };
     let listed = pin!(async {
-        let _turn = backend.listing.lock().await;
         let known = backend.record.known();
         if known
             .lists
