@@ -107,8 +107,8 @@ processes() {
   node plan --spec /root/spec.toml >/dev/null || code=$?
   equal "the exit status" 2 "$code"
   code=0
-  # The plan must be the same if all file systems are read-only. shellcheck disable=SC2016 # The inner shell expands
-  # these.
+  # The plan must be the same if all file systems are read-only.
+  # shellcheck disable=SC2016 # The inner shell expands these.
   shown=$(in_node unshare --mount bash -c 'while read -r _ at _; do mount -o remount,bind,ro "$at"; done </proc/self/mounts
     for at in /{etc,opt,root,run,var}; do ! touch "$at/write" || exit 9; done
     exec /root/criswitch node plan --spec /root/spec.toml' 2>/dev/null) || code=$?

@@ -1,4 +1,5 @@
-# shellcheck shell=bash The contents of the root of the node NAME, except systemd, and the cgroups of the node.
+# shellcheck shell=bash
+# The contents of the root of the node NAME, except systemd, and the cgroups of the node.
 
 # enter_cgroups: moves this process into a cgroup of the node in each hierarchy, which becomes the node's root.
 enter_cgroups() {

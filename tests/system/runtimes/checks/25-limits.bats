@@ -263,6 +263,7 @@ spec:
   runtimeClassName: sandboxed
   containers:
   - name: main
+    image: a
     securityContext: {privileged: true}
     volumeMounts: [{name: mounts, mountPath: /mnt, mountPropagation: Bidirectional}]
 YAML
