@@ -52,7 +52,7 @@ pub const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 /// fit.
 pub const REPLY_HEADERS: u32 = 1 << 20;
 /// The largest size of the headers of a client's request, and of its trailers, in bytes. Each connection may hold one
-/// unfinished header list, which no memory limit counts, and a few of calls that it begins now
+/// unfinished header list, which no memory limit counts, and those of a few calls that it is just beginning
 /// ([`flood::Unaccepted`]). 250 connections with unfinished lists took 71 MiB.
 pub const REQUEST_HEADERS: u32 = 1 << 16;
 /// The HTTP/2 window of one stream: the most unread bytes in flight. criswitch reserves this much memory for each

@@ -44,7 +44,7 @@ struct Arguments {
     /// How long each run is measured, in seconds, after it has warmed up.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// How many rounds are made. A round has one run of each kind.
+    /// How often each kind is run.
     #[arg(long, default_value_t = 1)]
     runs: usize,
     #[command(flatten)]

@@ -102,7 +102,7 @@ impl Creations {
         creation
     }
 
-    /// Forgets the calls at `backend`.
+    /// Forgets all calls to `backend` that may still create a pod.
     pub(super) fn forget(&mut self, backend: BackendId) {
         self.unknown.retain(|it| it.backend != backend);
     }

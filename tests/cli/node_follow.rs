@@ -42,7 +42,7 @@ impl Followed {
                 .filter(|ran| ran.contains(&words[2]))
                 .count();
             let mut last = ends.next().unwrap();
-            // After the last entry of a command, its further runs end in the same way.
+            // A command that runs more often than it has entries in `ends` repeats its last entry.
             while count > 1
                 && let Some(next) = ends.next()
             {

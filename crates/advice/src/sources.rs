@@ -1,4 +1,4 @@
-//! The pages and issues that document the known limits.
+//! The pages and issues of runtimes that document their known limits.
 
 /// The place where a limit is documented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -171,9 +171,9 @@ fn percent(text: &str) -> Option<(char, usize)> {
 struct Scan<'a> {
     letters: &'a [Letter],
     at: usize,
-    /// The quote `"` that begins the string around the next letter.
+    /// The opening quote `"`, while the next letter is inside a quoted string.
     string: Option<&'a Letter>,
-    /// The beginning of the name before the next letter.
+    /// The index where the name before the next letter begins.
     name: usize,
 }
 

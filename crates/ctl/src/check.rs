@@ -252,7 +252,7 @@ pub(super) fn names(config: &Config) -> String {
     output::names(config.table.handlers.iter().map(|row| &row.name))
 }
 
-/// The JSON output. The name of a duration or size ends with the unit.
+/// The JSON output. The key of a duration or size ends with the unit.
 fn json(
     config: &Config,
     daemon: &DaemonAnswer,

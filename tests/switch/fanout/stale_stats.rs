@@ -104,7 +104,7 @@ async fn cached_stats_are_served_byte_for_byte_while_a_backend_is_late() {
     }
 }
 
-/// The stats of a pod stay available while another container of its backend stops.
+/// While CRI-O stops a container, its calls for all stats hang. The stats of any other pod must still be available.
 #[tokio::test]
 async fn stats_of_one_pod_come_from_its_backend_while_calls_for_all_stats_are_late() {
     let (rig, pod, container) = asked().await;

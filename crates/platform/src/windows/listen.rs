@@ -27,8 +27,8 @@ const READ_WRITE: &str = "0x12019b";
 
 /// The error if another process serves the pipe (`ERROR_ACCESS_DENIED`, as `FILE_FLAG_FIRST_PIPE_INSTANCE` demands).
 const TAKEN: i32 = 5;
-/// How long criswitch tries again while another process serves the pipe. After a restart, an instance of the last
-/// process exists until its client closes it too.
+/// How long criswitch keeps trying while another process serves the pipe. After a restart, a pipe instance of the
+/// previous process exists until the client has also closed its end.
 const TAKEN_LIMIT: Duration = Duration::from_secs(3);
 /// The wait between two attempts.
 const TAKEN_PAUSE: Duration = Duration::from_millis(100);

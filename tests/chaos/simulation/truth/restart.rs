@@ -1,4 +1,4 @@
-//! The facts that one instance leaves to the next.
+//! The facts that one run of criswitch leaves to the next.
 
 use std::time::Duration;
 

@@ -39,7 +39,8 @@ const WORD: &str = "here";
 
 /// The pause between two calls about the node.
 const NODE_EVERY: Duration = Duration::from_millis(500);
-/// Alone on a line: there may be pods without a line. As a prefix: the pod may be stopped or removed already.
+/// A mark in the file of pods. Alone on a line: more pods may exist than the file lists. Before a pod: the pod may
+/// already be stopped or removed.
 const UNSURE: &str = "?";
 
 /// A pod with one container.
