@@ -57,6 +57,8 @@ mod explain_manifests;
 mod explain_objects;
 #[path = "cli/explain_running.rs"]
 mod explain_running;
+#[path = "cli/explain_virtual_machines.rs"]
+mod explain_virtual_machines;
 #[cfg(unix)] // node-feature-discovery labels Linux nodes.
 #[path = "cli/facts.rs"]
 mod facts;
