@@ -60,13 +60,14 @@ cgroup_cpu() {
 }
 
 # outside ID...: prints the pids of the shims and of their descendants that are in no cgroup with an id. gVisor has a
-# shim for the pod and one for the container.
+# shim for the pod and one for the container. Programs that a shim starts for a moment, such as `runsc state`, are too
+# young to be listed.
 outside() {
   local pids children pattern pid
   pattern=$(IFS='|' && echo "$*")
-  pids=$(pgrep -f "containerd-shim.*-id ($pattern)")
+  pids=$(pgrep --older 1 -f "containerd-shim.*-id ($pattern)")
   children=$pids
-  while children=$(pgrep -P "$(paste -sd, <<<"$children")"); do
+  while children=$(pgrep --older 1 -P "$(paste -sd, <<<"$children")"); do
     pids+=$'\n'$children
   done
   for pid in $pids; do
@@ -117,21 +118,31 @@ nearest() {
     END {print found}'
 }
 
-# measure HANDLER: measures a pod, and reads its files meanwhile. Sets in_cgroups and cpu to what the files show, outside
-# to the reading that is nearest to the result, and container to the results.
+# read_files ID...: writes a line to $FIRST: the memory of the cgroups and of the processes outside, the processor time of
+# both, and the pids of the processes outside. Fails if one of the processes ends meanwhile; a condition for wait_for.
+read_files() {
+  local pids memory cpu
+  mapfile -t pids < <(outside "$@")
+  memory=$(memory_of "${pids[@]}") && cpu=$(cpu_of "${pids[@]}") &&
+    echo "$(working_sets "$@") $memory $(($(cgroup_cpu "$@") + cpu)) ${pids[*]}" >"$FIRST" &&
+    [ -d "/proc/${pids[0]}" ]
+}
+
+# measure HANDLER: measures a pod, and reads its files meanwhile. Sets pids, in_cgroups and cpu to what the files show,
+# outside to the reading that is nearest to the result, and container to the results.
 measure() {
-  local cost out=$BATS_TEST_TMPDIR/$1.json ids
+  local cost out=$BATS_TEST_TMPDIR/$1.json ids memory
+  FIRST=$BATS_TEST_TMPDIR/$1.first
+  READINGS=$BATS_TEST_TMPDIR/$1.readings
   in_background "$out" "$CRISWITCH" try --config "$DIR/criswitch.toml" "$1" --measure --runs 1 --idle "${IDLE_S}s" \
     -o json
   wait_for "$LIMIT_S" "the container of $1" sleeps_or_has_ended
   read -ra ids <<<"$(sleeping)"
   [ -n "${ids[*]}" ] || fail "$(cat "$out")"
-  mapfile -t pids < <(outside "${ids[@]}")
-  in_cgroups=$(working_sets "${ids[@]}")
-  READINGS=$BATS_TEST_TMPDIR/$1.readings
-  memory_of "${pids[@]}" >"$READINGS"
-  cpu=$(($(cgroup_cpu "${ids[@]}") + $(cpu_of "${pids[@]}")))
-  [ -d "/proc/${pids[0]}" ] || fail "$1: the pod has ended before the files were read"
+  wait_for "$LIMIT_S" "files of processes that have not ended" read_files "${ids[@]}"
+  read -r in_cgroups memory cpu pids <"$FIRST"
+  read -ra pids <<<"$pids"
+  echo "$memory" >"$READINGS"
   PAUSE_S=1 wait_for "$LIMIT_S" "the end of the measurement of $1" has_ended
   cost=$(jq -c '.tries[0].cost' "$out")
   echo "$cost" | keep_as "$1.json"
