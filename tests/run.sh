@@ -26,7 +26,7 @@ SIMULATE=(cargo run --quiet --locked --example chaos -- --count 300)
 # value, so that no step builds again what another one has built.
 export CRISWITCH_COMMIT=0123456789ab
 # How many schedules the long simulation plays.
-SCHEDULES=1000000
+SCHEDULES=200000
 
 # One step a line: name, lanes, what it needs beside cargo, minutes on two quiet cores when nothing is built yet, command.
 # A step that installs Debian packages needs `root`. A new step or check states its lane and its minutes here.
@@ -56,8 +56,8 @@ windows-lints all         network      1    after_builds tests/system/windows/ru
 windows       nightly     root,network 14   tests/system/windows/run.sh
 demo          all         -            1.5  after_builds cargo run --quiet --locked -p criswitch-demo -- --once
 comparison    nightly     root,go      5    benches/compare/run.sh --smoke
-simulation    nightly     -            30   simulate_long
-fuzzing       nightly     network      50   tests/fuzz/run.sh
+simulation    nightly     -            20   simulate_long
+fuzzing       nightly     network      58   tests/fuzz/run.sh
 addresses     nightly     network      15   fuzz_addresses
 node-cuts     nightly     root,go      90   test_node --cuts 20 --cycles 10 --faults all -f interrupted|installation
 kills         nightly     root,go      28   test_kills
@@ -110,6 +110,7 @@ supervise() {
   # may use the usual one.
   FOLDER=$(mktemp -d "${TMPDIR:-/tmp}/csXXXXXX") && chmod 1777 "$FOLDER" || exit 1
   export TMPDIR=$FOLDER
+  GROUP=
   trap clean_up EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
@@ -133,9 +134,9 @@ failures() {
 clean_up() {
   local code=$? end=$((SECONDS + 120))
   trap '' INT TERM HUP
-  kill -TERM -- "-$GROUP" 2>/dev/null
+  [ -z "$GROUP" ] || kill -TERM -- "-$GROUP" 2>/dev/null
   while group_runs && [ "$SECONDS" -lt "$end" ]; do sleep 0.1; done
-  kill -KILL -- "-$GROUP" 2>/dev/null
+  [ -z "$GROUP" ] || kill -KILL -- "-$GROUP" 2>/dev/null
   rm -rf --one-file-system "$FOLDER"
   exit "$code"
 }
@@ -144,7 +145,7 @@ clean_up() {
 # for it.
 group_runs() {
   cat /proc/[0-9]*/stat 2>/dev/null | sed 's/.*) //' |
-    awk -v group="$GROUP" '$3 == group && $1 != "Z" {runs = 1} END {exit !runs}'
+    awk -v group="$GROUP" 'group != "" && $3 == group && $1 != "Z" {runs = 1} END {exit !runs}'
 }
 
 # check_needs STEP...: prints everything that the steps need and this machine lacks, as one message.
@@ -466,12 +467,35 @@ document() {
 check_scripts() {
   # A tag of an action can move, so each action is pinned by its commit. The comment has the version, for Dependabot.
   ! grep -Hn 'uses: ' .github/workflows/*.yml | grep -vE '@[0-9a-f]{40} # v[0-9.]+$' || return
-  install shellcheck || return
-  shellcheck -x .ci/run tests/run.sh tests/fuzz/run.sh tests/system/*/*.{sh,bash,bats} tests/system/runtimes/checks/* \
+  install shellcheck && install jq || return
+  shellcheck -x .ci/run .github/*.sh tests/run.sh tests/fuzz/run.sh tests/system/*/*.{sh,bash,bats} tests/system/runtimes/checks/* \
     package/*.sh package/scripts/* docs/pictures/draw.sh benches/compare/*.sh deploy/kubectl/kubectl-criswitch \
     config/node-problem-detector/check-criswitch.sh || return
   (cd tests/system/workflows && go build -mod=readonly -trimpath -o "$CACHE/actionlint" \
-    github.com/rhysd/actionlint/cmd/actionlint) && "$CACHE/actionlint"
+    github.com/rhysd/actionlint/cmd/actionlint) && "$CACHE/actionlint" && check_gate && check_sign_off
+}
+
+# Checks that the gate of instructions accepts almost 3 % more, and not more than 3 %.
+check_gate() {
+  accepted() {
+    jq -n --argjson count "$1" '{measured: [("unary", "list1000", "merge2") as $work | {work: $work} +
+      ({subject: "static", instructions: 1000}, {subject: "criswitch", instructions: $count})]}' >"$TMPDIR/compare.json"
+    benches/compare/gate.sh --judge "$TMPDIR/compare.json" >/dev/null 2>&1
+  }
+  accepted 1029 && ! accepted 1031
+}
+
+# Checks that the workflow rejects a commit without a sign-off.
+check_sign_off() {
+  local repository=$TMPDIR/sign-off
+  commit() {
+    git -C "$repository" -c user.name=tests -c user.email=tests@example.com commit -q --allow-empty "$@"
+  }
+  signed() {
+    (cd "$repository" && "$TOP/.github/sign-off.sh" first..HEAD >/dev/null)
+  }
+  git init -q "$repository" && commit -m first && git -C "$repository" tag first &&
+    commit --signoff -m second && signed && commit -m third && ! signed
 }
 
 main "$@"

@@ -72,6 +72,12 @@ fn the_two_commands_of_the_readme_are_a_step_and_a_lane() {
             .lines()
             .any(|row| row.starts_with("demo ") && row.ends_with(step))
     );
+    let workflow = shipped(".github/workflows/quick.yml");
+    assert!(
+        workflow
+            .lines()
+            .any(|line| line == "      - run: tests/run.sh")
+    );
 }
 
 #[test]

@@ -30,6 +30,16 @@ criswitch.io/pool: {{ index . 1 | quote }}
 {{- with $digest }}{{ printf "@%s" . }}{{ end }}
 {{- end }}
 
+{{- /* The affinity of a pool that does not say which nodes it requires: no node of the control plane. */ -}}
+{{- define "criswitch.workers" -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      - matchExpressions:
+          - key: node-role.kubernetes.io/control-plane
+            operator: DoesNotExist
+{{- end }}
+
 {{- /* The nodes and the identity of a pool's pods. */ -}}
 {{- define "criswitch.placement" -}}
 {{- $root := index . 0 }}
@@ -49,18 +59,13 @@ imagePullSecrets:
 {{- end }}
 nodeSelector:
   {{- merge (dict "kubernetes.io/os" "linux") ($pool.nodeSelector | default dict) | toYaml | nindent 2 }}
-{{- if $pool.affinity }}
+{{- $affinity := deepCopy ($pool.affinity | default dict) }}
+{{- if not $pool.nodeSelector }}
+{{- $affinity = merge $affinity (include "criswitch.workers" . | fromYaml) }}
+{{- end }}
+{{- with $affinity }}
 affinity:
-  {{- toYaml $pool.affinity | nindent 2 }}
-{{- else if not $pool.nodeSelector }}
-# The pool chooses no nodes, so it does not get those of the control plane.
-affinity:
-  nodeAffinity:
-    requiredDuringSchedulingIgnoredDuringExecution:
-      nodeSelectorTerms:
-        - matchExpressions:
-            - key: node-role.kubernetes.io/control-plane
-              operator: DoesNotExist
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 tolerations:
   {{- hasKey $pool "tolerations" | ternary $pool.tolerations (list (dict "operator" "Exists")) | toYaml | nindent 2 }}

@@ -88,7 +88,7 @@ values() {
     -e "s|^\( *\)gvisor = .*|&\n\1old = { socket = \"/run/containerd-1.sock\", handler = \"$3\" }\n\1[node]|" \
     -e 's|^\( *\)default_handler = |\1labels_file = "/etc/kubernetes/node-feature-discovery/features.d/criswitch"\n&|' \
     -e "s|^  canary:\$|&\n    mode: $2|" |
-    sed "s|^\( *\)\[node\]|&\n\1generation = $1\n\1accept = [\"kubelet-version\"]|" >"$DIR/page/values.yaml"
+    sed "s|^\( *\)\[node\]|&\n\1generation = $1\n\1accept = [\"kubelet-version\"]\n\1kubelet_timeout = \"2m\"|" >"$DIR/page/values.yaml"
   cat >>"$DIR/page/values.yaml" <<'END'
 resources: {limits: {memory: 256Mi}}
 test: {handler: runc}
@@ -446,7 +446,7 @@ END
 @test "the Ansible role installs criswitch on three nodes, one after another, and takes everything back" {
   [ -n "${CRISWITCH_NIGHTLY:-}" ] || skip "Ansible is in the nightly lane"
   command -v ansible-playbook >/dev/null ||
-    DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends ansible-core
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends ansible-core; }
   on_each keep_node ansible
   specify 1
   equal "the changes" "node changed=1 node-2 changed=1 node-3 changed=1" "$(play installed)"

@@ -65,7 +65,7 @@ dry_run() {
   local class=$1
   jq --arg class "$class" --argjson spec "$2" '{metadata: ({name: "pod"} + ($spec.metadata // {})),
       spec: (.fit + ($spec | del(.metadata)) | if $class == "" then . else .runtimeClassName = $class end)}' "$REAL/config/misfits.json" |
-    curl -ksS --max-time 20 -D "$BATS_TEST_TMPDIR/head" -H 'Authorization: Bearer token' \
+    curl -ksS --max-time 120 -D "$BATS_TEST_TMPDIR/head" -H 'Authorization: Bearer token' \
       -H 'Content-Type: application/json' --data-binary @- \
       "https://127.0.0.1:$(kept api.port)/api/v1/namespaces/suite/pods?dryRun=All" >"$BATS_TEST_TMPDIR/body"
   jq -r 'if .kind == "Status" then "rejected \(.message)" else "admitted" end' "$BATS_TEST_TMPDIR/body"

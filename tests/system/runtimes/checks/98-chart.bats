@@ -95,7 +95,7 @@ is_rejected() {
     equal "objects" 33 "$(wc -l <"$DIR/chart.accepted")"
     grep -q 'absent(up{job="nodes"})' "$DIR/chart.rendered"
     grep -q 'daemonset=~"chart-.+"' "$DIR/chart.rendered"
-    ! grep -q 'job="criswitch"' "$DIR/chart.rendered"
+    ! grep -qE 'job="criswitch"|the job criswitch' "$DIR/chart.rendered"
     equal "nothing" "" "$(rendered "$version")"
   done
 }
