@@ -486,7 +486,8 @@ fn differing_cgroup_drivers(table: &Table, probes: &[Probe]) -> Vec<String> {
 
 /// The paths that the backends' runtimes share outside of the CRI.
 fn shared(table: &Table, probes: &[Probe]) -> Vec<String> {
-    collisions::between(&answered(table, probes))
+    let sockets = table.backends.iter().map(|backend| &backend.socket);
+    collisions::all(&answered(table, probes), sockets)
         .iter()
         .map(ToString::to_string)
         .collect()

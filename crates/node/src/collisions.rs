@@ -8,17 +8,31 @@ use std::path::Path;
 
 use criswitch_client::probe::Probed;
 use criswitch_client::probe::subnets::Subnet;
-use criswitch_config::Table;
+use criswitch_config::address::Address;
 use criswitch_platform::paths::in_run;
-use criswitch_platform::{LostSocket, sockets};
+use criswitch_platform::{LostSocket, SocketProcess, sockets};
 
 use super::finding::Finding;
 use super::runtime_settings::RuntimeSettings;
 
-/// The paths that these backends share. All of them have answered. If the configuration of a backend cannot be read, an
-/// unknown finding names the backend.
-pub fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
-    if backends.len() < 2 {
+/// The paths that the backends share, and the lost sockets of this machine. `backends` have answered, and `sockets` are
+/// those of all backends. If the configuration of a backend cannot be read, an unknown finding names the backend.
+pub fn all<'s>(
+    backends: &[(&str, &Probed)],
+    sockets: impl Iterator<Item = &'s Address>,
+) -> Vec<Finding> {
+    let mut found = between(backends);
+    found.extend(lost_sockets(sockets));
+    found
+}
+
+/// The paths that these backends share. All of them have answered.
+pub(super) fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
+    // Sockets of one process belong to one runtime.
+    let is_one = |one: &Probed, other: &Probed| one.pid.is_some() && one.pid == other.pid;
+    if let Some(((_, first), rest)) = backends.split_first()
+        && rest.iter().all(|(_, other)| is_one(first, other))
+    {
         return Vec::new();
     }
     let (mut found, mut known) = (Vec::new(), Vec::new());
@@ -28,30 +42,33 @@ pub fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
             found.push(Finding::unknown([format!("backend {name:?}")], what, ""));
             None
         });
-        known.push((name, &probed.subnets, settings));
+        known.push((name, probed, settings));
     }
-    for (at, (one, our_subnets, ours)) in known.iter().enumerate() {
-        for (other, their_subnets, theirs) in known.iter().skip(at + 1) {
+    for (at, (one, ours, our_settings)) in known.iter().enumerate() {
+        let others = known.iter().skip(at + 1);
+        for (other, theirs, their_settings) in others.filter(|other| !is_one(ours, other.1)) {
             let who = format!("backends {one:?} and {other:?}");
-            if let (Some(ours), Some(theirs)) = (ours, theirs) {
+            if let (Some(ours), Some(theirs)) = (our_settings, their_settings) {
                 found.extend(of_settings(ours, theirs, &who));
             }
-            found.extend(one_subnet(our_subnets, their_subnets, &who));
+            found.extend(one_subnet(&ours.subnets, &theirs.subnets, &who));
         }
     }
     found
 }
 
-/// The NRI sockets, and the sockets of these backends, on which a process listens that connections do not reach,
-/// because the socket file was removed or replaced. Connects to the NRI sockets.
-pub fn lost_sockets(table: &Table) -> Vec<Finding> {
-    let backends: BTreeSet<_> = table
-        .backends
-        .iter()
-        .map(|backend| in_run(backend.socket.path()))
-        .collect();
-    match sockets::lost_sockets(|path| is_nri(path) || backends.contains(path), is_nri) {
-        Ok(lost) => lost.iter().map(of_socket).collect(),
+/// The NRI sockets, and these sockets of backends, on which a process listens that connections do not reach, because
+/// the socket file was removed or replaced. Also every other socket whose path a second process has bound, if one of the
+/// two is a runtime. Connects to the NRI sockets.
+fn lost_sockets<'s>(backends: impl Iterator<Item = &'s Address>) -> Vec<Finding> {
+    let backends: BTreeSet<_> = backends.map(|socket| in_run(socket.path())).collect();
+    let is_wanted = |path: &Path| is_nri(path) || backends.contains(path);
+    match sockets::lost_sockets(is_wanted, is_nri) {
+        Ok(lost) => lost
+            .iter()
+            .filter(|lost| is_wanted(&lost.path) || lost.processes.iter().any(is_runtime))
+            .map(of_socket)
+            .collect(),
         Err(error) => vec![Finding::unknown(["/proc"], error, "")],
     }
 }
@@ -63,6 +80,7 @@ pub fn lost_sockets(table: &Table) -> Vec<Finding> {
 pub fn lost_nri() -> io::Result<Vec<Finding>> {
     Ok(sockets::lost_sockets(is_nri, |_| false)?
         .iter()
+        .filter(|lost| is_nri(&lost.path))
         .map(of_socket)
         .collect())
 }
@@ -70,6 +88,12 @@ pub fn lost_nri() -> io::Result<Vec<Finding>> {
 /// Whether the name of the socket is usual for NRI, such as `nri.sock` or `crio-nri.sock`.
 fn is_nri(path: &Path) -> bool {
     path.to_string_lossy().ends_with("nri.sock")
+}
+
+fn is_runtime(process: &SocketProcess) -> bool {
+    ["containerd", "crio"]
+        .iter()
+        .any(|name| process.program.starts_with(name))
 }
 
 fn finding(place: impl ToString, what: impl ToString, hint: &str) -> Finding {
@@ -138,11 +162,11 @@ fn of_settings(ours: &RuntimeSettings, theirs: &RuntimeSettings, who: &str) -> V
 fn one_subnet(ours: &[Subnet], theirs: &[Subnet], who: &str) -> Vec<Finding> {
     ours.iter()
         .flat_map(|one| theirs.iter().map(move |other| (one, other)))
-        .filter(|(one, other)| one.subnet == other.subnet && one.network != other.network)
+        .filter(|(one, other)| one.network != other.network && one.overlaps(other))
         .map(|(one, other)| {
             let what = format!(
-                "{who} have the CNI networks {:?} and {:?} on this subnet, so two pods may get one address",
-                one.network, other.network
+                "{who} have the CNI networks {:?} and {:?} on this subnet and {}, so two pods may get one address",
+                one.network, other.network, other.subnet
             );
             finding(&one.subnet, what, "one CNI configuration for both, or another subnet")
         })
@@ -198,6 +222,9 @@ mod tests {
         };
         let (ours, theirs) = (cni("one", "10.66.0.0/16"), cni("two", "10.66.0.0/16"));
         assert_eq!(one_subnet(&ours, &theirs, "a and b").len(), 1);
+        for part in ["10.66.7.0/24", "10.0.0.0/8"] {
+            assert_eq!(one_subnet(&ours, &cni("two", part), "a and b").len(), 1);
+        }
         assert_eq!(
             one_subnet(&ours, &ours, "a and b").len(),
             0,

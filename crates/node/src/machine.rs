@@ -47,12 +47,10 @@ pub fn look(config: &Config, probes: Option<&[Probe]>, shown: bool, root: &Path)
     }
     let crictl = crictl(kubelet.rancher.as_ref(), &root, &switch, &mut findings);
     sockets::judge(config, &root, &mut findings);
-    if root.runs() {
+    if !shown && root.runs() {
         let answered = probes.map(|it| answered(table, it)).unwrap_or_default();
-        if !shown {
-            findings.extend(collisions::between(&answered));
-        }
-        findings.extend(collisions::lost_sockets(table));
+        let sockets = table.backends.iter().map(|backend| &backend.socket);
+        findings.extend(collisions::all(&answered, sockets));
     }
     Node {
         version: kubelet.version(&root),

@@ -25,8 +25,9 @@ pub(super) struct Nri {
 }
 
 impl RuntimeSettings {
-    /// Reads the configuration of the runtime's process. `None` if the process is neither containerd nor CRI-O, or is
-    /// in another PID namespace, which the kernel shows as process 0. `None` on Windows, where containerd has no NRI.
+    /// Reads the configuration of the runtime's process. `None` if the runtime is neither containerd nor CRI-O, or its
+    /// process is in another PID namespace, which the kernel shows as process 0. `None` on Windows, where containerd has
+    /// no NRI.
     ///
     /// # Errors
     /// Why the configuration is not known.
@@ -40,16 +41,18 @@ impl RuntimeSettings {
         let arguments: Vec<_> = line.split('\0').collect();
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let root = Root::of(&root);
-        let program = arguments
-            .first()
-            .and_then(|path| Path::new(path).file_name());
-        match (found.runtime.as_str(), program.and_then(OsStr::to_str)) {
-            ("containerd", Some("containerd")) => {
-                of_containerd(&root, &arguments, &found.version).map(Some)
-            }
-            ("cri-o", Some("crio")) => of_crio(&root, &arguments, &found.version).map(Some),
-            _ => Ok(None),
+        let read = match found.runtime.as_str() {
+            "containerd" => of_containerd,
+            "cri-o" => of_crio,
+            _ => return Ok(None),
+        };
+        // A program of another name, such as `systemd` or a wrapper, has other arguments.
+        let path = arguments.first().copied().unwrap_or_default();
+        let program = Path::new(path).file_name().and_then(OsStr::to_str);
+        if !program.is_some_and(|name| name.starts_with("containerd") || name.starts_with("crio")) {
+            return Err(format!("its process {pid} runs {path:?}"));
         }
+        read(&root, &arguments, &found.version).map(Some)
     }
 }
 

@@ -1,6 +1,8 @@
 //! The subnets of pods that a runtime reports.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
@@ -11,6 +13,33 @@ pub struct Subnet {
     pub network: String,
     /// The subnet, as the configuration has it.
     pub subnet: String,
+}
+
+impl Subnet {
+    /// Whether an address may be in both subnets. A text that is not a subnet only overlaps with the same text.
+    pub fn overlaps(&self, other: &Subnet) -> bool {
+        match (range(&self.subnet), range(&other.subnet)) {
+            (Some(ours), Some(theirs)) => {
+                ours.start() <= theirs.end() && theirs.start() <= ours.end()
+            }
+            _ => self.subnet == other.subnet,
+        }
+    }
+}
+
+/// The addresses of a subnet such as `10.66.0.0/16` as numbers. Addresses of IPv4 are those of IPv6 that stand for them.
+fn range(subnet: &str) -> Option<RangeInclusive<u128>> {
+    let (address, length) = subnet.split_once('/')?;
+    let length: u32 = length.parse().ok()?;
+    let (address, host) = match address.parse().ok()? {
+        IpAddr::V4(address) => (address.to_ipv6_mapped(), 32_u32.checked_sub(length)?),
+        IpAddr::V6(address) => (address, 128_u32.checked_sub(length)?),
+    };
+    let hosts = 1_u128
+        .checked_shl(host)
+        .map_or(u128::MAX, |count| count - 1);
+    let first = address.to_bits() & !hosts;
+    Some(first..=first | hosts)
 }
 
 /// The subnets in the CNI configuration that containerd reports in its verbose Status.

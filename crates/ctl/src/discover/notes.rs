@@ -20,7 +20,8 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
         .iter()
         .map(|backend| (backend.place.name.as_str(), &backend.found))
         .collect();
-    let shared = collisions::between(&found).into_iter();
+    let sockets = plan.backends.iter().map(|backend| &backend.place.socket);
+    let shared = collisions::all(&found, sockets).into_iter();
     let consequences = consequences::of(&found).into_iter();
     [
         others(discovered),

@@ -91,13 +91,14 @@ pub(super) fn current_runtime(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Op
 
 /// The paths that the backends share outside of the CRI.
 pub(super) fn shared(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
-    let mut findings = collisions::between(&answered(facts));
-    if let Ok(wanted) = &facts.wanted
-        && facts.root.runs()
-    {
-        findings.extend(collisions::lost_sockets(&wanted.config.table));
-    }
-    Some(findings)
+    let answered = answered(facts);
+    Some(match &facts.wanted {
+        Ok(wanted) if facts.root.runs() => {
+            let backends = wanted.config.table.backends.iter();
+            collisions::all(&answered, backends.map(|backend| &backend.socket))
+        }
+        _ => collisions::between(&answered),
+    })
 }
 
 /// Shims and runc use these directories whatever the value of `state` is in containerd's configuration.

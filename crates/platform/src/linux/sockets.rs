@@ -20,11 +20,11 @@ const LISTENS: &[u8] = b"00010000";
 const FLAGS: usize = 3;
 const INODE: usize = 6;
 
-/// The sockets in init's network namespace, at paths that `wanted` accepts, on which a process listens that new
-/// connections do not reach. Either another process has bound the path later, or the file was removed, or the file
-/// belongs to a socket that no process has open. Only an attempt to connect shows the last case, so it is found only
-/// for paths that `dials` accepts. Only paths in init's file systems count: a container may have the same path in its
-/// own file system.
+/// The sockets in init's network namespace on which a process listens that new connections do not reach. Either another
+/// process has bound the path later, or the file was removed, or the file belongs to a socket that no process has open.
+/// The last two cases are found only for paths that `wanted` accepts. Only an attempt to connect shows the last case, so
+/// it is found only for paths that `dials` accepts too. Only paths in init's file systems count: a container may have the
+/// same path in its own file system.
 ///
 /// # Errors
 /// If the kernel does not show its sockets, or not the processes of the sockets in question.
@@ -35,11 +35,11 @@ pub fn lost_sockets(
     let is_dead = |path: &Path| !path.exists() || dials(path) && refuses(path);
     let mut bound: BTreeMap<PathBuf, Vec<u64>> = BTreeMap::new();
     for line in fs::read("/proc/1/net/unix")?.split(|byte| *byte == b'\n') {
-        if let Some((path, inode)) = listens_at(line).filter(|(path, _)| wanted(path)) {
+        if let Some((path, inode)) = listens_at(line) {
             bound.entry(path).or_default().push(inode);
         }
     }
-    bound.retain(|path, inodes| inodes.len() > 1 || is_dead(path));
+    bound.retain(|path, inodes| inodes.len() > 1 || wanted(path) && is_dead(path));
     if bound.is_empty() {
         return Ok(Vec::new());
     }
