@@ -1,5 +1,5 @@
-//! Makes the plan of a call. Later steps follow the plan. They read the name and the patience of the RPC's row, but
-//! never match on its columns `goes` and `then`.
+//! Makes the plan of a call. Later steps follow the plan. They ask the RPC's row for single facts, such as its name and
+//! its patience, but never match on its columns `goes` and `then`.
 
 use std::sync::Arc;
 

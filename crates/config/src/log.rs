@@ -9,22 +9,11 @@ use tracing::level_filters::LevelFilter;
 use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
-/// The modules of criswitch that can have a level of their own. `cli`, `codec`, `compatibility`, `http2`, `rpc` and
-/// `version` were modules of earlier versions, whose configurations may name them.
+/// The modules and crates of criswitch that can have a level of their own.
 #[rustfmt::skip]
-pub const MODULES: [&str; 23] = [
-    "backend", "call", "cli", "codec", "compatibility", "config", "dispatch", "errors", "gate", "http2", "limits",
-    "operator", "ownership", "platform", "rpc", "serve", "server", "session", "store", "switch", "telemetry", "topology",
-    "version",
-];
-
-/// Modules that were at the top level in earlier versions, each with the module that it is in now.
-const MOVED: [(&str, &str); 5] = [
-    ("admin", "operator"),
-    ("fanout", "dispatch"),
-    ("forward", "dispatch"),
-    ("metrics", "operator"),
-    ("node_labels", "operator"),
+pub const MODULES: [&str; 17] = [
+    "backend", "call", "config", "dispatch", "errors", "gate", "limits", "operator", "ownership", "platform", "serve",
+    "server", "session", "store", "switch", "telemetry", "topology",
 ];
 
 /// The log settings.
@@ -93,9 +82,6 @@ fn module(name: &str) -> Result<String, Wrong> {
     let name = name.trim();
     let path = name.strip_prefix("criswitch::").unwrap_or(name);
     let first = path.split("::").next().unwrap_or_default();
-    if let Some((_, parent)) = MOVED.iter().find(|(moved, _)| *moved == first) {
-        return Ok(format!("{parent}::{path}"));
-    }
     if MODULES.contains(&first) {
         return Ok(path.to_owned());
     }
