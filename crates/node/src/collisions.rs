@@ -58,8 +58,8 @@ pub(super) fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
 }
 
 /// The NRI sockets, and these sockets of backends, on which a process listens that connections do not reach, because
-/// the socket file was removed or replaced. Also every other socket whose path a second process has bound, if one of the
-/// two is a runtime. Connects to the NRI sockets.
+/// the socket file was removed or replaced. Also every other socket whose path a second process has bound, if one of
+/// the two is a runtime. Connects to the NRI sockets.
 fn lost_sockets<'s>(backends: impl Iterator<Item = &'s Address>) -> Vec<Finding> {
     let backends: BTreeSet<_> = backends.map(|socket| in_run(socket.path())).collect();
     let is_wanted = |path: &Path| is_nri(path) || backends.contains(path);

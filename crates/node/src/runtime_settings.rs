@@ -26,8 +26,8 @@ pub(super) struct Nri {
 
 impl RuntimeSettings {
     /// Reads the configuration of the runtime's process. `None` if the runtime is neither containerd nor CRI-O, or its
-    /// process is in another PID namespace, which the kernel shows as process 0. `None` on Windows, where containerd has
-    /// no NRI.
+    /// process is in another PID namespace, which the kernel shows as process 0. `None` on Windows, where containerd
+    /// has no NRI.
     ///
     /// # Errors
     /// Why the configuration is not known.

@@ -27,7 +27,8 @@ impl Subnet {
     }
 }
 
-/// The addresses of a subnet such as `10.66.0.0/16` as numbers. Addresses of IPv4 are those of IPv6 that stand for them.
+/// The addresses of a subnet such as `10.66.0.0/16` as numbers. Addresses of IPv4 are those of IPv6 that stand for
+/// them.
 fn range(subnet: &str) -> Option<RangeInclusive<u128>> {
     let (address, length) = subnet.split_once('/')?;
     let length: u32 = length.parse().ok()?;

@@ -22,9 +22,9 @@ const INODE: usize = 6;
 
 /// The sockets in init's network namespace on which a process listens that new connections do not reach. Either another
 /// process has bound the path later, or the file was removed, or the file belongs to a socket that no process has open.
-/// The last two cases are found only for paths that `wanted` accepts. Only an attempt to connect shows the last case, so
-/// it is found only for paths that `dials` accepts too. Only paths in init's file systems count: a container may have the
-/// same path in its own file system.
+/// The last two cases are found only for paths that `wanted` accepts. Only an attempt to connect shows the last case,
+/// so it is found only for paths that `dials` accepts too. Only paths in init's file systems count: a container may
+/// have the same path in its own file system.
 ///
 /// # Errors
 /// If the kernel does not show its sockets, or not the processes of the sockets in question.
