@@ -25,6 +25,8 @@ pub const USER_CALLS: usize = 1024;
 pub const USER_SUBSCRIBERS: usize = 16;
 /// The most connections of clients at once. The kubelet has two connections, and crictl two for each command.
 pub const MAX_CONNECTIONS: usize = 256;
+/// The limit on client connections that end with a GOAWAY because a new client has taken their place.
+pub const LEAVING_CONNECTIONS: usize = 32;
 /// How many of [`MAX_CONNECTIONS`] are reserved for root and the user that criswitch runs as: other users never block
 /// the kubelet.
 pub const RESERVED_CONNECTIONS: usize = 64;

@@ -24,7 +24,7 @@ use crate::call::ending::Ending;
 use crate::limits::budget::Budget;
 use crate::limits::flood::{self, CountedIo, PREFACE, Unaccepted};
 use crate::limits::places::User;
-use crate::server::admission::{Admission, ConnectionPermit};
+use crate::server::admission::{Admission, ConnectionPermit, ConnectionUse};
 use crate::server::layers::Client;
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
@@ -38,7 +38,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client may take to send HTTP/2's preface, the first bytes of every connection.
 pub const PREFACE_LIMIT: Duration = Duration::from_secs(10);
 /// The length of three waits at shutdown: for the preface of a client that has just connected, for clients to answer a
-/// PING if no call is in flight, and for clients to read the final statuses of their calls.
+/// PING if no call is in flight, and for clients to read the final statuses of their calls. Also how long a client may
+/// take to answer the PING when a new client has taken its place.
 const LAST_REPLIES: Duration = Duration::from_secs(1);
 
 /// The time between two checks at shutdown whether calls are in flight.
@@ -60,6 +61,11 @@ const SILENT: Closed = (
 const PLACE_TAKEN: Closed = (
     Reason::Silent,
     "it has not sent the HTTP/2 preface, and all places for connections are taken, so a new client gets its place",
+);
+
+const IDLE: Closed = (
+    Reason::Connections,
+    "all places for connections are taken, and it has had no call for longest, so a new client gets its place",
 );
 
 const FLOOD: Closed = (Reason::Flood, flood::CAUSE);
@@ -213,20 +219,25 @@ async fn converse(
             Ok(Err(_)) => return Ok(()),
             Err(_) => return Err(SILENT),
         },
-        () = place.taken.notified() => return Err(PLACE_TAKEN),
+        () = place.usage.taken.cancelled() => return Err(PLACE_TAKEN),
         // A client that sends no preface cannot get a GOAWAY, so a shutdown does not wait for it longer.
         () = last_chance(&switch.ending) => return Ok(()),
     };
-    admission.note_preface(place);
+    place.usage.note_preface();
     let unread = switch.unread.share(place.user);
     let (stream, flooded) = CountedIo::of_client(stream, preface);
     let unaccepted = stream.unaccepted();
+    let usage = Arc::clone(&place.usage);
     let ended = tokio::select! {
-        ended = connection(stream, unaccepted, switch, place.user, unread.clone()) => ended,
+        ended = connection(stream, unaccepted, switch, place.user, unread.clone(), usage) => ended,
         () = unread.lost() => return Err(SLOW),
+        () = admission.left(&place.usage, LAST_REPLIES) => return Err(IDLE),
     };
     if flooded.is_true() {
         return Err(FLOOD);
+    }
+    if place.usage.taken.is_cancelled() {
+        return Err(IDLE);
     }
     if let Err(error) = ended {
         let cause = error_chain(&error);
@@ -254,8 +265,8 @@ async fn preface(stream: &mut Stream) -> io::Result<[u8; PREFACE]> {
 }
 
 /// Serves `switch` to a client until the client disconnects, or until its calls in flight have ended after a shutdown
-/// has begun. `user` says which limits apply to the client. `stream` is a socket or, in tests, a pipe in memory. Unread
-/// replies count in `unread`, and `unaccepted` is that of `stream`.
+/// has begun or a new client has taken its place. `user` says which limits apply to the client. `stream` is a socket or,
+/// in tests, a pipe in memory. Unread replies count in `unread`, calls in `usage`, and `unaccepted` is that of `stream`.
 ///
 /// # Errors
 /// If the connection breaks, or the client violates HTTP/2.
@@ -265,14 +276,24 @@ pub async fn connection<I: AsyncRead + AsyncWrite + Unpin>(
     switch: Arc<Switch>,
     user: User,
     unread: Budget,
+    usage: Arc<ConnectionUse>,
 ) -> Result<(), h2::Error> {
-    let closing = switch.ending.begun.clone().cancelled_owned();
+    let (begun, taken) = (switch.ending.begun.clone(), usage.taken.clone());
+    let closing = async move {
+        tokio::select! {
+            () = begun.cancelled() => {}
+            () = taken.cancelled() => {}
+        }
+    };
     let client = Arc::new(Client::new(switch, user, unread));
     let served = connection::serve(
         stream,
         &unaccepted,
         // Boxed, because the start of a task copies its future several times.
-        |request| Box::pin(layers::answer(Arc::clone(&client), request)),
+        |request| {
+            let (client, in_flight) = (Arc::clone(&client), usage.begin());
+            (Box::pin(layers::answer(client, request)), in_flight)
+        },
         closing,
     );
     served.await

@@ -13,8 +13,6 @@ use std::path::{Path, PathBuf};
 mod comments;
 #[path = "readme/lanes.rs"]
 mod lanes;
-#[path = "readme/names.rs"]
-mod names;
 #[path = "readme/release.rs"]
 mod release;
 #[path = "readme/words.rs"]

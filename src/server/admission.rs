@@ -1,16 +1,17 @@
 //! Decides which clients may connect, and limits their number. The kernel reports the user of a client, so criswitch
 //! decides before it reads a byte from the connection.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use criswitch_platform::Peer;
 use fnv::FnvHashMap;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::limits::places::{self, CountLimit, Places, User};
-use crate::limits::{MAX_CONNECTIONS, RESERVED_CONNECTIONS, USER_CONNECTIONS};
+use crate::limits::{LEAVING_CONNECTIONS, MAX_CONNECTIONS, RESERVED_CONNECTIONS, USER_CONNECTIONS};
 use crate::telemetry::counters::Reason;
 use crate::telemetry::log_limit::LogLimit;
 
@@ -26,8 +27,10 @@ pub(crate) struct Admission {
     others: CountLimit,
     /// The limit on the connections of each user in `allow_uids`.
     users: FnvHashMap<u32, CountLimit>,
-    /// The connections that have not sent the HTTP/2 preface yet, the oldest first. Some of them may have ended.
-    silent: Mutex<VecDeque<Weak<ConnectionPermit>>>,
+    /// The connections that still have a place. Some of them may have ended.
+    open: Mutex<Vec<Weak<ConnectionPermit>>>,
+    /// The limit on the connections whose place a new client has taken, and that end with a GOAWAY.
+    leaving: CountLimit,
     rejected_log: LogLimit,
     closed: LogLimit,
 }
@@ -40,8 +43,71 @@ pub(crate) struct ConnectionPermit {
     pub(crate) user: User,
     /// `None` after a new client has taken the place.
     places: Mutex<Option<Places>>,
-    /// Notified when a new client takes the place.
-    pub(crate) taken: Notify,
+    pub(crate) usage: Arc<ConnectionUse>,
+}
+
+/// The use of one client connection.
+#[derive(Debug)]
+pub struct ConnectionUse {
+    calls: Mutex<ConnectionCalls>,
+    /// Cancelled when a new client takes the place of the connection.
+    pub(crate) taken: CancellationToken,
+}
+
+#[derive(Debug)]
+struct ConnectionCalls {
+    /// Whether the client has sent the HTTP/2 preface.
+    has_preface: bool,
+    in_flight: usize,
+    /// The time of the connection, or of the end of its last call.
+    last: Instant,
+}
+
+/// A call in flight. Dropping this value ends the call.
+pub(super) struct CallInFlight(Arc<ConnectionUse>);
+
+impl Drop for CallInFlight {
+    fn drop(&mut self) {
+        let mut calls = self.0.calls.lock();
+        calls.in_flight -= 1;
+        calls.last = Instant::now();
+    }
+}
+
+impl Default for ConnectionUse {
+    fn default() -> ConnectionUse {
+        ConnectionUse {
+            calls: Mutex::new(ConnectionCalls {
+                has_preface: false,
+                in_flight: 0,
+                last: Instant::now(),
+            }),
+            taken: CancellationToken::new(),
+        }
+    }
+}
+
+impl ConnectionUse {
+    pub(super) fn begin(self: &Arc<ConnectionUse>) -> CallInFlight {
+        self.calls.lock().in_flight += 1;
+        CallInFlight(Arc::clone(self))
+    }
+
+    /// Records that the client has sent the HTTP/2 preface.
+    pub(crate) fn note_preface(&self) {
+        self.calls.lock().has_preface = true;
+    }
+
+    pub(crate) fn has_calls(&self) -> bool {
+        self.calls.lock().in_flight > 0
+    }
+
+    /// A key that is smaller the sooner a new client may take the place: first of a connection without a preface, then
+    /// of the connection that has had no call for longest. `None` while a call is in flight.
+    fn unused_for(&self) -> Option<(bool, Instant)> {
+        let calls = self.calls.lock();
+        (calls.in_flight == 0).then_some((calls.has_preface, calls.last))
+    }
 }
 
 impl Admission {
@@ -54,14 +120,15 @@ impl Admission {
                 .iter()
                 .map(|uid| (*uid, CountLimit::new(USER_CONNECTIONS, USER_HAS_ENOUGH)))
                 .collect(),
-            silent: Mutex::default(),
+            open: Mutex::default(),
+            leaving: CountLimit::new(LEAVING_CONNECTIONS, "connections that end"),
             rejected_log: LogLimit::default(),
             closed: LogLimit::default(),
         }
     }
 
-    /// Takes a permit for the client's connection. If no permit is left, takes the permit of the oldest connection that
-    /// has not sent the HTTP/2 preface.
+    /// Takes a permit for the client's connection. If no permit is left, takes the permit of a connection without calls:
+    /// of the oldest one that has not sent the HTTP/2 preface, or else of the one that has had no call for longest.
     ///
     /// # Errors
     /// The reason, if the client is rejected. The reason is also logged.
@@ -73,7 +140,7 @@ impl Admission {
         };
         let mut places = places::take(limits.iter().copied());
         if let Err(limit) = places
-            && self.free_silent(limit, user)
+            && self.free_unused(limit, user)
         {
             places = places::take(limits.iter().copied());
         }
@@ -85,31 +152,45 @@ impl Admission {
             peer,
             user,
             places: Mutex::new(Some(places)),
-            taken: Notify::new(),
+            usage: Arc::default(),
         });
-        let mut silent = self.silent.lock();
-        silent.retain(|it| it.strong_count() > 0);
-        silent.push_back(Arc::downgrade(&place));
+        let mut open = self.open.lock();
+        open.retain(|it| it.strong_count() > 0);
+        open.push(Arc::downgrade(&place));
         Ok(place)
     }
 
-    /// Frees the permits of the oldest silent connection that has a permit of `limit`. A client of another user never
-    /// takes the place of root or of criswitch's own user. Returns whether there was such a connection.
-    fn free_silent(&self, limit: &CountLimit, user: User) -> bool {
-        let silent = self.silent.lock();
-        let freed = silent.iter().filter_map(Weak::upgrade).find_map(|it| {
+    /// Frees the permits of an unused connection that has a permit of `limit`. A client of another user never takes the
+    /// place of root or of criswitch's own user. Returns whether there was such a connection.
+    fn free_unused(&self, limit: &CountLimit, user: User) -> bool {
+        let mut open = self.open.lock();
+        let unused = open.iter().enumerate().filter_map(|(at, it)| {
+            let it = it.upgrade()?;
             let may_take = !user.is_other() || it.user.is_other();
-            let places = it.places.lock().take_if(|its| may_take && its.has(limit))?;
-            it.taken.notify_one();
-            Some(places)
+            let has = may_take && it.places.lock().as_ref()?.has(limit);
+            has.then_some((it.usage.unused_for()?, at))
         });
-        freed.is_some()
+        let Some(place) = unused.min().and_then(|(_, at)| open.remove(at).upgrade()) else {
+            return false;
+        };
+        place.places.lock().take();
+        place.usage.taken.cancel();
+        true
     }
 
-    /// Records that a connection has sent the HTTP/2 preface, and so keeps its place.
-    pub(crate) fn note_preface(&self, place: &Arc<ConnectionPermit>) {
-        let place = Arc::downgrade(place);
-        self.silent.lock().retain(|it| !it.ptr_eq(&place));
+    /// Completes when a connection whose place was taken must end, even if the client has not answered its GOAWAY: `limit`
+    /// after the place was taken and once no call is in flight, or at once if too many connections end.
+    pub(crate) async fn left(&self, usage: &ConnectionUse, limit: Duration) {
+        usage.taken.cancelled().await;
+        let Ok(_leaving) = places::take([&self.leaving]) else {
+            return;
+        };
+        loop {
+            tokio::time::sleep(limit).await;
+            if !usage.has_calls() {
+                return;
+            }
+        }
     }
 
     /// Returns the limits on a user's connections, or `None` if the user may not connect.
@@ -153,7 +234,6 @@ fn ids(peer: Option<Peer>) -> (Option<u32>, Option<i32>) {
 #[cfg(test)]
 mod tests {
     use criswitch_platform::users::{self, ROOT};
-    use futures_util::FutureExt;
 
     use super::*;
 
@@ -164,15 +244,18 @@ mod tests {
         Some(Peer { uid, pid: None })
     }
 
-    /// Admits a client that sends the preface.
-    fn admit(admission: &Admission, uid: u32) -> Result<Arc<ConnectionPermit>, Reason> {
+    /// A client that has sent the preface, and has a call in flight.
+    type Busy = (Arc<ConnectionPermit>, CallInFlight);
+
+    fn admit(admission: &Admission, uid: u32) -> Result<Busy, Reason> {
         let place = admission.admit(peer(uid))?;
-        admission.note_preface(&place);
-        Ok(place)
+        place.usage.note_preface();
+        let call = place.usage.begin();
+        Ok((place, call))
     }
 
     /// Takes permits for this user until no permit is left.
-    fn fill(admission: &Admission, uid: u32) -> Vec<Arc<ConnectionPermit>> {
+    fn fill(admission: &Admission, uid: u32) -> Vec<Busy> {
         let places = std::iter::repeat_with(|| admit(admission, uid));
         places.map_while(Result::ok).collect()
     }
@@ -184,16 +267,44 @@ mod tests {
     #[test]
     fn a_new_client_takes_the_place_of_the_oldest_connection_without_a_preface() {
         let admission = Admission::new(&[]);
-        let speaking = admit(&admission, ROOT).unwrap();
-        let silent: Vec<_> = (1..MAX_CONNECTIONS)
+        let busy = admit(&admission, ROOT).unwrap();
+        let idle = admission.admit(peer(ROOT)).unwrap();
+        idle.usage.note_preface();
+        let silent: Vec<_> = (2..MAX_CONNECTIONS)
             .map(|_| admission.admit(peer(ROOT)).unwrap())
             .collect();
         let new = admit(&admission, ROOT).unwrap();
         assert!(!has_place(&silent[0]) && silent[1..].iter().all(|it| has_place(it)));
-        assert!(silent[0].taken.notified().now_or_never().is_some());
-        assert!(has_place(&speaking) && has_place(&new));
+        assert!(silent[0].usage.taken.is_cancelled());
+        assert!(has_place(&busy.0) && has_place(&idle) && has_place(&new.0));
         drop(silent);
         assert_eq!(fill(&admission, ROOT).len(), MAX_CONNECTIONS - 2);
+        assert!(!has_place(&idle));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_client_takes_the_place_of_the_connection_that_has_had_no_call_for_longest() {
+        let admission = Admission::new(&[]);
+        let mut places = fill(&admission, ROOT);
+        let (last, call) = places.pop().unwrap();
+        let (first, other) = places.swap_remove(0);
+        drop(call);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        drop(other);
+        assert!(admission.admit(peer(ROOT)).is_ok());
+        assert!(!has_place(&last) && has_place(&first));
+        let left = admission.left(&last.usage, Duration::from_secs(1));
+        let call = last.usage.begin();
+        let ended = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            drop(call);
+        };
+        let begun = Instant::now();
+        tokio::join!(left, ended);
+        assert!(
+            begun.elapsed() >= Duration::from_secs(5),
+            "a late call ends"
+        );
     }
 
     #[test]
@@ -214,7 +325,8 @@ mod tests {
             .collect();
         let rejected = admission.admit(peer(OTHER));
         assert_eq!(rejected.unwrap_err(), Reason::Connections);
-        assert!(of_root.iter().chain(&of_roots).all(|it| has_place(it)));
+        let of_roots = of_roots.iter().map(|(place, _)| place);
+        assert!(of_root.iter().chain(of_roots).all(|it| has_place(it)));
     }
 
     #[test]
@@ -231,11 +343,9 @@ mod tests {
     #[test]
     fn no_more_clients_than_the_limit_get_a_place_until_one_leaves() {
         let admission = Admission::new(&[]);
-        let mut places: Vec<_> = (0..MAX_CONNECTIONS)
-            .map(|_| admit(&admission, ROOT).unwrap())
-            .collect();
-        let rejected = admit(&admission, ROOT);
-        assert_eq!(rejected.unwrap_err(), Reason::Connections);
+        let mut places = fill(&admission, ROOT);
+        assert_eq!(places.len(), MAX_CONNECTIONS);
+        assert!(matches!(admit(&admission, ROOT), Err(Reason::Connections)));
         places.pop();
         assert!(admit(&admission, ROOT).is_ok());
     }

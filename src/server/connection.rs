@@ -25,18 +25,20 @@ const BEGUN_AT_ONCE: u32 = 4;
 
 /// Serves the calls on `io` with `answer` until the client disconnects. When `closing` completes, sends GOAWAY, so
 /// that the client makes no further calls, and serves the calls in flight to their end. `unaccepted` is that of `io`.
+/// The second value of `answer` is dropped at the end of the call.
 ///
 /// # Errors
 /// If the connection breaks, or the client violates HTTP/2.
-pub(super) async fn serve<I, F>(
+pub(super) async fn serve<I, F, C>(
     io: I,
     unaccepted: &Unaccepted,
-    answer: impl Fn(Box<http::Request<IncomingBody>>) -> F,
+    answer: impl Fn(Box<http::Request<IncomingBody>>) -> (F, C),
     closing: impl Future<Output = ()>,
 ) -> Result<(), h2::Error>
 where
     I: AsyncRead + AsyncWrite + Unpin,
     F: Future<Output = Reply> + Send + 'static,
+    C: Send + 'static,
 {
     let mut connection: Connection<I, Bytes> = h2::server::Builder::new()
         .max_concurrent_streams(MAX_STREAMS)
@@ -65,10 +67,10 @@ where
             // Boxed, because a request passes many functions and is large.
             let request = Box::new(request.map(|stream| IncomingBody::new(stream, None)));
             // All of a call runs in its task, so that a panic ends only this call.
-            let reply = answer(request);
+            let (reply, in_flight) = answer(request);
             // The task ends when the connection ends, because h2 then resets all streams. An error of `send` says only
             // that the client has cancelled the call or disconnected.
-            tokio::spawn(send(reply, respond).map(drop));
+            tokio::spawn(send(reply, respond).map(|_| drop(in_flight)));
         }
         tokio::task::yield_now().await;
     }
@@ -248,7 +250,7 @@ mod tests {
             if calls == CALLS {
                 over.notify_one();
             }
-            std::future::pending()
+            (std::future::pending(), ())
         };
         let served = serve(io, &unaccepted, answer, std::future::pending());
         tokio::select! {

@@ -7,22 +7,17 @@ use crate::at;
 use crate::words::{found, unplain};
 
 /// Words that are allowed in texts for users, but not in comments and names of tests, with their plain replacements.
-const FOR_ENGINEERS: [(&str, &str); 7] = [
-    ("is gone", "is removed, is absent, has ended"),
-    ("are gone", "are removed, are absent, have ended"),
+const FOR_ENGINEERS: [(&str, &str); 3] = [
     ("refuse", "reject"),
     ("refused", "rejected"),
     ("refuses", "rejects"),
-    ("refusing", "rejecting"),
-    ("refusals", "rejections"),
 ];
 
 /// Phrases that are allowed although they contain such a word.
-const USUAL: [&str; 4] = [
+const USUAL: [&str; 3] = [
     "refuse connections",
     "refuses connections",
     "connection refused",
-    "is gone for good",
 ];
 
 /// Folders and files with comments.

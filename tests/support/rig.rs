@@ -204,7 +204,14 @@ impl Rig {
         let switch = Arc::clone(&running.switch);
         let unread = switch.unread.share(user);
         let unaccepted = Unaccepted::default();
-        tokio::spawn(server::connection(theirs, unaccepted, switch, user, unread));
+        tokio::spawn(server::connection(
+            theirs,
+            unaccepted,
+            switch,
+            user,
+            unread,
+            Arc::default(),
+        ));
         ours
     }
 

@@ -76,7 +76,14 @@ impl Client {
         let (ours, theirs) = tokio::io::duplex(PIPE);
         let unread = switch.unread.share(User::Own);
         let (switch, unaccepted) = (Arc::clone(switch), Unaccepted::default());
-        let connection = server::connection(theirs, unaccepted, switch, User::Own, unread);
+        let connection = server::connection(
+            theirs,
+            unaccepted,
+            switch,
+            User::Own,
+            unread,
+            Arc::default(),
+        );
         served.spawn(async move {
             connection.await.ok();
         });

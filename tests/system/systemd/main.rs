@@ -14,7 +14,7 @@ mod reloads;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use machine::{Machine, until};
 
