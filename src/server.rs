@@ -265,8 +265,9 @@ async fn preface(stream: &mut Stream) -> io::Result<[u8; PREFACE]> {
 }
 
 /// Serves `switch` to a client until the client disconnects, or until its calls in flight have ended after a shutdown
-/// has begun or a new client has taken its place. `user` says which limits apply to the client. `stream` is a socket or,
-/// in tests, a pipe in memory. Unread replies count in `unread`, calls in `usage`, and `unaccepted` is that of `stream`.
+/// has begun or a new client has taken its place. `user` says which limits apply to the client. `stream` is a socket
+/// or, in tests, a pipe in memory. Unread replies count in `unread`, calls in `usage`, and `unaccepted` is that of
+/// `stream`.
 ///
 /// # Errors
 /// If the connection breaks, or the client violates HTTP/2.

@@ -127,8 +127,9 @@ impl Admission {
         }
     }
 
-    /// Takes a permit for the client's connection. If no permit is left, takes the permit of a connection without calls:
-    /// of the oldest one that has not sent the HTTP/2 preface, or else of the one that has had no call for longest.
+    /// Takes a permit for the client's connection. If no permit is left, takes the permit of a connection without
+    /// calls: of the oldest one that has not sent the HTTP/2 preface, or else of the one that has had no call for
+    /// longest.
     ///
     /// # Errors
     /// The reason, if the client is rejected. The reason is also logged.
@@ -178,8 +179,8 @@ impl Admission {
         true
     }
 
-    /// Completes when a connection whose place was taken must end, even if the client has not answered its GOAWAY: `limit`
-    /// after the place was taken and once no call is in flight, or at once if too many connections end.
+    /// Completes when a connection whose place was taken must end, even if the client has not answered its GOAWAY:
+    /// `limit` after the place was taken and once no call is in flight, or at once if too many connections end.
     pub(crate) async fn left(&self, usage: &ConnectionUse, limit: Duration) {
         usage.taken.cancelled().await;
         let Ok(_leaving) = places::take([&self.leaving]) else {
