@@ -90,16 +90,17 @@ async fn follow_streams(own: OwnCalls<'_>) {
             () = backend.connection.ready() => {}
         }
         let (opened, asked) = (StreamStart::now(backend), Inquiry::default());
+        let mut at_loss = None;
         let ended = tokio::select! {
             biased;
             () = closed_for_a_while(backend) => break,
             ended = follow_stream(own, &mut before, &asked) => ended,
             // The connection takes no further calls, and may last: a new process has no stream yet.
-            () = lost_for_a_while(backend, opened.failures) => {
+            () = lost_for_a_while(own, opened.failures, &mut at_loss) => {
                 Err(backend.unavailable("its connection was replaced").into())
             }
         };
-        let now = Baseline::now(switch, backend);
+        let now = at_loss.unwrap_or_else(|| Baseline::now(switch, backend));
         before = Some(match before.take() {
             Some(unsent) => unsent.and(now, &switch.owners(), backend.id),
             None => now,
@@ -131,8 +132,10 @@ async fn closed_for_a_while(backend: &Backend) {
 }
 
 /// Waits until more than `failures` connections have failed or ended, and then [`LAST_EVENTS`] for the last events.
-async fn lost_for_a_while(backend: &Backend, failures: u64) {
-    backend.connection.lost(failures).await;
+/// Sets `at_loss` to the pods at the loss: the first list of a new process removes the pods that it lacks.
+async fn lost_for_a_while(own: OwnCalls<'_>, failures: u64, at_loss: &mut Option<Baseline>) {
+    own.backend.connection.lost(failures).await;
+    *at_loss = Some(Baseline::now(own.switch, own.backend));
     tokio::time::sleep(LAST_EVENTS).await;
 }
 

@@ -237,6 +237,22 @@ async fn events_come_from_the_process_that_has_taken_over_the_socket() {
     goes_on(&rig, events).await;
 }
 
+/// criswitch lists the new process while it still reads the last events of the old one.
+#[cfg(unix)] // A named pipe has no file.
+#[tokio::test]
+async fn events_report_the_deletion_of_pods_that_the_new_process_of_a_socket_lacks() {
+    let (rig, mut events) = subscribed().await;
+    let kata = rig.sim("kata");
+    kata.forget();
+    kata.start();
+    for event in of_pods(&mut events, 2).await.values() {
+        let what = event.container_event_type();
+        assert_eq!(what, ContainerEventType::ContainerDeletedEvent);
+    }
+    wait::until(async || kata.connections() == 1).await;
+    goes_on(&rig, events).await;
+}
+
 #[tokio::test]
 async fn a_pod_whose_status_hangs_delays_no_event_of_another_pod() {
     let (rig, mut events) = subscribed().await;
