@@ -62,6 +62,10 @@ const REPORT_WAIT: Duration = Duration::from_secs(30);
 /// a busy or paused machine, ends none of them.
 pub const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 
+/// How long a call waits for an attempt to connect if the backend closed the last connection before it became ready.
+/// Otherwise each call would wait for a backend that accepts connections, answers nothing and closes them.
+pub const EARLY_END_LIMIT: Duration = Duration::from_millis(50);
+
 /// How long a call runs before criswitch watches the backend's state for it. Most calls end sooner, and so cost less.
 const UNWATCHED: Duration = Duration::from_secs(1);
 
@@ -350,7 +354,10 @@ impl Backend {
     /// `Unavailable` if no connection opens, or if the backend is unresponsive: then only the session's probe tries.
     pub(crate) async fn wire(&self) -> Result<Wire, Status> {
         let Link {
-            state, failures, ..
+            state,
+            failures,
+            closes_early,
+            ..
         } = self.connection.link();
         match state {
             State::Ready(wire) => return Ok(wire),
@@ -358,7 +365,14 @@ impl Backend {
             State::Connecting | State::Down(_) => {}
         }
         self.wakeups.wanted.notify_one();
-        match self.connection.attempted(failures).await {
+        let attempted = self.connection.attempted(failures);
+        let attempted = if closes_early {
+            let attempted = tokio::time::timeout(EARLY_END_LIMIT, attempted).await;
+            attempted.unwrap_or(Some(state))
+        } else {
+            attempted.await
+        };
+        match attempted {
             Some(State::Ready(wire)) => Ok(wire),
             Some(State::Unresponsive(_, cause)) => Err(self.unresponsive(&cause)),
             Some(State::Down(cause)) => Err(self.unavailable(&cause)),

@@ -64,6 +64,8 @@ const LONGEST_ASK: Duration = Duration::from_secs(120);
 struct ConnectionEnd {
     /// Whether the connection ended more than [`LONGEST_PAUSE`] after it first became ready.
     lasted: bool,
+    /// Whether the backend closed the connection before it became ready. `None` if no connection opened.
+    was_early: Option<bool>,
     cause: String,
 }
 
@@ -71,6 +73,9 @@ struct ConnectionEnd {
 pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     let mut failures = 0;
     while let Some(end) = connection(&switch, &backend).await {
+        if let Some(was_early) = end.was_early {
+            backend.connection.note_early_end(was_early);
+        }
         backend.set(State::Down(end.cause.into()));
         failures = if end.lasted { 0 } else { failures + 1 };
         tokio::select! {
@@ -112,21 +117,25 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
         Err(cause) => {
             return Some(ConnectionEnd {
                 lasted: false,
+                was_early: None,
                 cause,
             });
         }
     };
-    let mut ready = None;
+    let (mut ready, mut is_closed) = (None, false);
     let cause = tokio::select! {
         biased;
-        ended = &mut connection => match ended {
-            _ if flooded.is_true() => {
-                switch.counts.reject(Reason::Flood);
-                flood::CAUSE.to_owned()
+        ended = &mut connection => {
+            is_closed = true;
+            match ended {
+                _ if flooded.is_true() => {
+                    switch.counts.reject(Reason::Flood);
+                    flood::CAUSE.to_owned()
+                }
+                Ok(()) => "it closed the connection".to_owned(),
+                Err(error) => error_chain(&error),
             }
-            Ok(()) => "it closed the connection".to_owned(),
-            Err(error) => error_chain(&error),
-        },
+        }
         () = backend.connection.closed() => {
             tokio::select! {
                 _ = &mut connection => {}
@@ -146,7 +155,11 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
     };
     wire.end();
     let lasted = ready.is_some_and(|since: Instant| since.elapsed() > LONGEST_PAUSE);
-    Some(ConnectionEnd { lasted, cause })
+    Some(ConnectionEnd {
+        lasted,
+        was_early: Some(is_closed && ready.is_none()),
+        cause,
+    })
 }
 
 /// Waits until no call uses `wire`, the connection to a removed backend, or until a probe shows that the backend hangs.

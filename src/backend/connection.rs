@@ -28,6 +28,7 @@ impl Connection {
             since: SystemTime::now(),
             transitions: 0,
             failures: 0,
+            closes_early: false,
         };
         Connection {
             settings,
@@ -91,6 +92,11 @@ impl Connection {
             link.failures += u64::from(matches!(state, State::Down(_)));
             link.state = state;
         });
+    }
+
+    /// Records whether the backend closed a connection before it became ready.
+    pub(crate) fn note_early_end(&self, was_early: bool) {
+        self.link.send_modify(|link| link.closes_early = was_early);
     }
 
     /// Waits until the backend is ready or unresponsive, or until a further attempt to connect has failed. Returns

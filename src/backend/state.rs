@@ -21,6 +21,8 @@ pub struct Link {
     pub(crate) ready_until: Option<Instant>,
     /// How many connections have failed or ended.
     pub(crate) failures: u64,
+    /// Whether the backend closed its last connection before it became ready, so that the next one may end so too.
+    pub(crate) closes_early: bool,
 }
 
 /// The state of a connection. `Status`, logs and metrics show its name in lower case.

@@ -126,6 +126,7 @@ mod server {
 }
 
 mod session {
+    mod crash_loop;
     pub mod events;
     mod few_streams;
     mod lost_events;
