@@ -269,6 +269,37 @@ impl Record {
         }
     }
 
+    /// Records that the backend breaks off each stream of events at once, because of `cause`. Logs the first failure,
+    /// then one failure a minute.
+    pub(crate) fn note_broken_events(&self, cause: &str) {
+        let row = &rpc::EVENTS;
+        let cause = error_text::cut(cause.to_owned()).into_owned();
+        if let Some(failed) = self.failing.lock().entry(row.name).or_default().failed() {
+            tracing::warn!(backend = %self.settings.name(), rpc = row.name, cause, failed, "backend breaks off the streams of its events; clients get its events late, criswitch tries again");
+        }
+        let broken = &mut self.known.lock().broken_events;
+        let first = broken.take().unwrap_or_else(|| Failure::of(row));
+        *broken = Some(Failure {
+            times: first.times + 1,
+            cause,
+            ..first
+        });
+    }
+
+    /// Records that a stream of the backend's events stays open, or that no client needs one.
+    pub(crate) fn clear_broken_events(&self) {
+        if self.known.lock().broken_events.take().is_some()
+            && let Some(Recovery { after, failed }) = self
+                .failing
+                .lock()
+                .entry(rpc::EVENTS.name)
+                .or_default()
+                .succeeded()
+        {
+            tracing::info!(backend = %self.settings.name(), rpc = rpc::EVENTS.name, ?after, failed, "the backend's answers can be used again");
+        }
+    }
+
     /// Records that the answer to a client's call for all items cannot be used, perhaps because of the client. The
     /// session then makes the call itself, and records the answer to its own call.
     pub(crate) fn doubt(&self, row: &'static Row) {

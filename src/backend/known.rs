@@ -85,6 +85,8 @@ pub struct Known {
     pub(crate) late_reads: LateReads,
     /// Since when the backend has not answered a runtime configuration.
     pub(crate) config_late: Option<Instant>,
+    /// The streams of events that the backend breaks off, although clients subscribe. `None` while a stream is open.
+    pub(crate) broken_events: Option<Failure>,
     /// The RPCs whose replies had cached items of the backend, or omitted the backend. An RPC is removed when the
     /// backend answers again.
     pub(crate) absent: Vec<Absence>,
@@ -195,6 +197,7 @@ impl Known {
         self.failures.clear();
         self.late.clear();
         self.late_reads = LateReads::default();
+        self.broken_events = None;
         (self.claims, self.doubles, self.mislabelled) = (0, 0, 0);
         self.status = Readable::default();
         (self.status_at, self.status_before, self.unready_since) = (None, None, None);
@@ -262,8 +265,9 @@ impl Known {
     }
 
     /// The RPCs that fail now. These are the merged RPCs whose last answer cannot be used, and the RPCs that the
-    /// backend lacks although every runtime must have them. They are also the RPCs that the backend is late with: short
-    /// reads, `Status`, `ImageFsInfo`, the runtime configuration, and lists that no cached list has replaced yet.
+    /// backend lacks although every runtime must have them. They are also the streams of events that the backend breaks
+    /// off, and the RPCs that the backend is late with: short reads, `Status`, `ImageFsInfo`, the runtime
+    /// configuration, and lists that no cached list has replaced yet.
     pub(crate) fn failing_rpcs(&self) -> Vec<Failure> {
         let required = self.lacking.iter().filter(|lack| {
             let mut failures = self.failures.iter();
@@ -296,6 +300,7 @@ impl Known {
         self.failures
             .iter()
             .chain(required)
+            .chain(&self.broken_events)
             .cloned()
             .chain(late)
             .collect()

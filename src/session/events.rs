@@ -41,7 +41,7 @@ use crate::switch::subscribers::Subscribers;
 use crate::switch::view::View;
 use crate::telemetry::counters::code_name;
 use baseline::{Baseline, known_pods};
-use ends::{Ends, StreamStart};
+use ends::{AT_ONCE, Ends, StreamStart};
 use synthesized::{DELETED, NOT_READY, STARTED, STOPPED, event};
 
 /// The statuses of the containers in a `PodSandboxStatusResponse`.
@@ -67,7 +67,7 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
         }
         tokio::select! {
             biased;
-            () = switch.subscribers.until_none() => {}
+            () = switch.subscribers.until_none() => backend.record.clear_broken_events(),
             () = follow_streams(OwnCalls::new(&switch, &backend, None)) => return,
         }
     }
@@ -94,7 +94,7 @@ async fn follow_streams(own: OwnCalls<'_>) {
         let ended = tokio::select! {
             biased;
             () = closed_for_a_while(backend) => break,
-            ended = follow_stream(own, &mut before, &asked) => ended,
+            ended = healed(backend, follow_stream(own, &mut before, &asked)) => ended,
             // The connection takes no further calls, and may last: a new process has no stream yet.
             () = lost_for_a_while(own, opened.failures, &mut at_loss) => {
                 Err(backend.unavailable("its connection was replaced").into())
@@ -137,6 +137,16 @@ async fn lost_for_a_while(own: OwnCalls<'_>, failures: u64, at_loss: &mut Option
     own.backend.connection.lost(failures).await;
     *at_loss = Some(Baseline::now(own.switch, own.backend));
     tokio::time::sleep(LAST_EVENTS).await;
+}
+
+/// Awaits the end of `stream`. A stream that stays open for [`AT_ONCE`] shows that the backend sends events again.
+async fn healed<T>(backend: &Backend, stream: impl Future<Output = T>) -> T {
+    let mut stream = std::pin::pin!(stream);
+    if let Ok(ended) = tokio::time::timeout(AT_ONCE, &mut stream).await {
+        return ended;
+    }
+    backend.record.clear_broken_events();
+    stream.await
 }
 
 /// Sends the events of one stream to subscribers until the stream ends. If `before` is set, subscribers get the changes

@@ -12,7 +12,7 @@ use crate::call::Failed;
 use crate::errors;
 
 /// A stream that ends within this time is short. A short stream without an event counts as ended at once.
-const AT_ONCE: Duration = Duration::from_secs(1);
+pub(super) const AT_ONCE: Duration = Duration::from_secs(1);
 /// If this many streams in a row end at once, the backend has no events. CRI-O without `enable_pod_events` ends each
 /// stream at once, and with success.
 const IN_A_ROW: u32 = 3;
@@ -35,19 +35,25 @@ impl StreamStart {
             failures: backend.connection.link().failures,
         }
     }
+
+    fn is_recent(&self) -> bool {
+        self.at.elapsed() < AT_ONCE
+    }
 }
 
-/// Counts the streams in a row that have ended at once on one connection, and those that were short.
+/// Counts the streams in a row that have ended at once on one connection, those that were short, and those that the
+/// backend broke off at once on any connection.
 #[derive(Default)]
 pub(super) struct Ends {
     count: u32,
     short: u32,
+    broken: u32,
     failures: u64,
 }
 
 impl Ends {
     /// Counts a stream that has ended. If the backend has no events, returns the trailers that end the subscribers'
-    /// streams.
+    /// streams. Records it if the backend breaks off its streams again and again, although it answers other calls.
     pub(super) fn note(
         &mut self,
         backend: &Backend,
@@ -56,6 +62,19 @@ impl Ends {
         had_events: bool,
     ) -> Option<HeaderMap> {
         self.count(backend, opened, had_events);
+        self.broken = match &ended {
+            Err(failed) if failed.is_unavailable() && !had_events && opened.is_recent() => {
+                self.broken.saturating_add(1)
+            }
+            _ => 0,
+        };
+        if self.broken >= IN_A_ROW
+            && let Err(failed) = &ended
+        {
+            backend.record.note_broken_events(&failed.code_and_text());
+        } else if self.broken == 0 {
+            backend.record.clear_broken_events();
+        }
         let lacks = match ended {
             Err(failed) if failed.code() == Code::Unimplemented => failed.named(backend),
             // This error comes from criswitch's own memory limit, not from the backend.
@@ -78,13 +97,13 @@ impl Ends {
         // the stream was counted, so the count starts again on each new connection.
         if opened.failures != self.failures {
             *self = Ends {
-                count: 0,
-                short: 0,
+                broken: self.broken,
                 failures: opened.failures,
+                ..Ends::default()
             };
         }
         let stands = backend.connection.link().failures == opened.failures;
-        self.add(stands && opened.at.elapsed() < AT_ONCE, had_events);
+        self.add(stands && opened.is_recent(), had_events);
     }
 
     fn add(&mut self, is_short: bool, had_events: bool) {
@@ -95,7 +114,7 @@ impl Ends {
 
     /// The wait before the next stream is opened. Each stream makes criswitch ask for the state of each pod.
     pub(super) fn pause(&self) -> Duration {
-        let doubled = 1 << self.short.saturating_sub(1).min(5);
+        let doubled = 1 << self.short.max(self.broken).saturating_sub(1).min(5);
         (PAUSE * doubled).min(LONGEST_PAUSE)
     }
 }
