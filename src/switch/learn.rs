@@ -5,7 +5,7 @@ use std::slice;
 
 use bytes::Bytes;
 use criswitch_cri::codec::protobuf::{self, Path};
-use criswitch_cri::rpc::fields::{CONTAINER_LABELS, CONTAINER_POD};
+use criswitch_cri::rpc::fields::{CONTAINER_LABELS, CONTAINER_POD, restored_container};
 use criswitch_cri::rpc::{Kind, List, StateChange, UID_LABEL, fields};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -223,17 +223,20 @@ impl<'a> Learner<'a> {
             }
             Lesson::Pod(path, names) => {
                 let id = self.own_pod(names, reply, path)?;
-                self.add_created(List::Pods, id, call);
+                self.add_created(List::Pods, id, &call.message());
             }
             Lesson::Container(path, pod) => {
                 self.created_container(call, created(backend, reply, path)?, pod)?;
             }
             Lesson::Restored(path, containers, names) => {
                 let pod = self.own_pod(names, reply, path)?;
-                for container in all_created(backend, reply, containers)? {
-                    self.own_container(container, (pod, None))?;
+                let request = call.message();
+                let restored = listed::RestoreRequest::of(&request);
+                self.add_created(List::Pods, pod, &restored.pod());
+                for (name, id) in all_created(backend, reply, containers)? {
+                    self.own_container(id, (pod, None))?;
+                    self.add_created(List::Containers, id, &restored.container(pod, name));
                 }
-                self.learned.save.insert(backend.id);
             }
             Lesson::Gone(kind, id) => {
                 let owners = &mut self.view.owners;
@@ -373,7 +376,8 @@ impl<'a> Learner<'a> {
         let label = protobuf::entry(&message, CONTAINER_LABELS, UID_LABEL);
         self.own_container(id, (pod, label.ok().flatten()))?;
         // The request may have a short id of the pod. Lists always have the full id.
-        self.add_created(List::Containers, id, &call.with_string(CONTAINER_POD, pod));
+        let request = call.with_string(CONTAINER_POD, pod);
+        self.add_created(List::Containers, id, &request.message());
         Ok(())
     }
 
@@ -472,14 +476,14 @@ impl<'a> Learner<'a> {
         self.learned.retire = true;
     }
 
-    /// Adds the item that `call` created to the cached list of its backend. The item has only the fields of the
+    /// Adds the item that `request` created to the cached list of its backend. The item has only the fields of the
     /// request; the backend's next list has all fields.
-    fn add_created(&mut self, list: List, id: &str, call: &Call) {
+    fn add_created(&mut self, list: List, id: &str, request: &[u8]) {
         let backend = self.backend;
         if !self.may_learn_from {
             return;
         }
-        if let Ok(item) = listed::created(list, id, &call.message()) {
+        if let Ok(item) = listed::created(list, id, request) {
             let mut held = backend.memory.all().held();
             let item = Readable::item(list, &item)
                 .ok()
@@ -538,8 +542,12 @@ fn created<'a>(backend: &Backend, reply: &'a [u8], path: &[u32]) -> Result<&'a s
     }
 }
 
-/// Reads the ids of all items that a backend has created in one call, at most [`MOST_CREATED`].
-fn all_created<'a>(backend: &Backend, reply: &'a [u8], path: Path) -> Result<Vec<&'a str>, Status> {
+/// Reads the names and the ids of all containers that a backend has created in one call, at most [`MOST_CREATED`].
+fn all_created<'a>(
+    backend: &Backend,
+    reply: &'a [u8],
+    path: Path,
+) -> Result<Vec<(&'a str, &'a str)>, Status> {
     let (items, id) = path.split_at(path.len().saturating_sub(1));
     let malformed = |fault| backend.malformed(&fault);
     if protobuf::count(reply, items).map_err(malformed)? > MOST_CREATED {
@@ -549,6 +557,9 @@ fn all_created<'a>(backend: &Backend, reply: &'a [u8], path: Path) -> Result<Vec
     let items = protobuf::all_bytes(reply, items).map_err(malformed)?;
     items
         .into_iter()
-        .map(|item| created(backend, item, id))
+        .map(|item| {
+            let name = protobuf::string(item, &[restored_container::NAME]).map_err(malformed)?;
+            Ok((name, created(backend, item, id)?))
+        })
         .collect()
 }

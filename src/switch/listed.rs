@@ -1,6 +1,7 @@
 //! Builds the list item of a pod or container that a call has just created, from the call's request. Does no I/O, but
 //! reads the clock.
 
+use std::collections::HashMap;
 use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
@@ -8,8 +9,9 @@ use bytes::{Bytes, BytesMut};
 use criswitch_cri::codec::protobuf::{self, Malformed};
 use criswitch_cri::rpc::List;
 use criswitch_cri::rpc::fields::{
-    CONTAINER_IMAGE, CONTAINER_LABELS, CONTAINER_POD, RUN_HANDLER, container, container_config,
-    create_container_request, pod_sandbox, pod_sandbox_config, run_pod_sandbox_request,
+    CONTAINER_IMAGE, CONTAINER_LABELS, CONTAINER_POD, RESTORE_CONFIG, RESTORE_HANDLER, RUN_HANDLER,
+    container, container_config, container_metadata, create_container_request, pod_sandbox,
+    pod_sandbox_config, restore_pod_request, run_pod_sandbox_request,
 };
 
 /// The number of a field in the list item, and the path of its value in the request.
@@ -87,6 +89,51 @@ pub(crate) fn created(list: List, id: &str, request: &[u8]) -> Result<Bytes, Mal
         u64::try_from(now).unwrap_or_default(),
     );
     Ok(item.freeze())
+}
+
+/// A `RestorePodRequest`, which creates a pod and its containers.
+pub(crate) struct RestoreRequest<'r> {
+    request: &'r [u8],
+    /// The configurations of the containers, by the names of the containers.
+    configs: HashMap<&'r str, &'r [u8]>,
+}
+
+impl<'r> RestoreRequest<'r> {
+    pub(crate) fn of(request: &'r [u8]) -> RestoreRequest<'r> {
+        let configs = protobuf::all_bytes(request, &[restore_pod_request::CONTAINER_CONFIGS]);
+        let configs = configs
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|config| {
+                let name = &[container_config::METADATA, container_metadata::NAME];
+                Some((protobuf::string(config, name).ok()?, config))
+            });
+        let configs = configs.collect();
+        RestoreRequest { request, configs }
+    }
+
+    /// The `RunPodSandboxRequest` that creates the same pod.
+    pub(crate) fn pod(&self) -> Bytes {
+        let mut request = BytesMut::new();
+        for config in protobuf::all_bytes(self.request, RESTORE_CONFIG).unwrap_or_default() {
+            protobuf::put_bytes(&mut request, run_pod_sandbox_request::CONFIG, config);
+        }
+        let handler = protobuf::string(self.request, RESTORE_HANDLER).unwrap_or_default();
+        let number = run_pod_sandbox_request::RUNTIME_HANDLER;
+        protobuf::put_bytes(&mut request, number, handler.as_bytes());
+        request.freeze()
+    }
+
+    /// The `CreateContainerRequest` that creates the same container in `pod`.
+    pub(crate) fn container(&self, pod: &str, name: &str) -> Bytes {
+        let mut request = BytesMut::new();
+        let number = create_container_request::POD_SANDBOX_ID;
+        protobuf::put_bytes(&mut request, number, pod.as_bytes());
+        if let Some(config) = self.configs.get(name) {
+            protobuf::put_bytes(&mut request, create_container_request::CONFIG, config);
+        }
+        request.freeze()
+    }
 }
 
 #[cfg(test)]

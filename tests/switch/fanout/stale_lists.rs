@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 use crate::calls::{assert_names_the_dead, holds, part, send, stopped};
 use crate::faults::{backends_ready, directly, hung, names, node, runc_and_kata, state_of, status};
 use crate::logged::Logged;
-use crate::support::{RawReply, Rig, Sim, frame_raw};
+use crate::support::{IMAGE, RawReply, Rig, Sim, container_config, frame_raw, pod_config};
 use crate::wait;
 
 /// The ids of the pods and containers that [`mixed`] creates.
@@ -279,6 +279,35 @@ async fn pods_and_containers_created_and_removed_since_leave_cached_lists_comple
     let pods = rig.pods().await.unwrap();
     assert_eq!(names(&pods), ["done", "plain", "web"]);
     assert_eq!(rig.containers().await.unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn a_pod_restored_since_and_its_containers_are_in_cached_lists() {
+    let (rig, ids) = mixed().await;
+    let checkpoint = cri::CheckpointPodRequest {
+        pod_sandbox_id: ids.pod.clone(),
+        output_path: "/checkpoints/web".to_owned(),
+        ..Default::default()
+    };
+    rig.runtime().checkpoint_pod(checkpoint).await.unwrap();
+    let container = |name| container_config(name, IMAGE);
+    let restore = cri::RestorePodRequest {
+        checkpoint_path: "/checkpoints/web".to_owned(),
+        config: Some(pod_config("restored")),
+        runtime_handler: "kata".to_owned(),
+        container_configs: vec![container("first"), container("second")],
+        ..Default::default()
+    };
+    rig.runtime().restore_pod(restore).await.unwrap();
+    stopped(&rig, "kata").await;
+    assert!(names(&rig.pods().await.unwrap()).contains(&"restored"));
+    let containers = rig.containers().await.unwrap();
+    for name in ["first", "second"] {
+        let of = |it: &&cri::Container| it.metadata.as_ref().unwrap().name == name;
+        let found = containers.iter().find(of).unwrap();
+        assert_eq!(found.state(), cri::ContainerState::ContainerCreated);
+        assert_eq!(found.image.as_ref().unwrap().image, IMAGE);
+    }
 }
 
 #[tokio::test]

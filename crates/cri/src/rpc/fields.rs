@@ -35,7 +35,7 @@ messages! {
     run_pod_sandbox_response: RunPodSandboxResponse { POD_SANDBOX_ID = 1 },
     restore_pod_request: RestorePodRequest { CONFIG = 2, RUNTIME_HANDLER = 3, CONTAINER_CONFIGS = 5 },
     restore_pod_response: RestorePodResponse { POD_SANDBOX_ID = 1, RESTORED_CONTAINERS = 2 },
-    restored_container: RestoredContainer { CONTAINER_ID = 2 },
+    restored_container: RestoredContainer { NAME = 1, CONTAINER_ID = 2 },
     create_container_response: CreateContainerResponse { CONTAINER_ID = 1 },
     create_container_request: CreateContainerRequest { POD_SANDBOX_ID = 1, CONFIG = 2, SANDBOX_CONFIG = 3 },
     container_config: ContainerConfig { METADATA = 1, IMAGE = 2, MOUNTS = 7, LABELS = 9, ANNOTATIONS = 10 },
