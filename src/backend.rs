@@ -331,7 +331,15 @@ impl Backend {
     pub(crate) fn set(&self, state: State) {
         let since = self.begins(&state);
         let was_ready = self.connection.is_ready();
+        let paused = match &state {
+            State::Ready(wire) => Some((wire.clone(), false)),
+            State::Unresponsive(wire, _) => Some((wire.clone(), true)),
+            State::Connecting | State::Down(_) => None,
+        };
         self.connection.set(state, since);
+        if let Some((wire, is_paused)) = paused {
+            wire.pause(is_paused);
+        }
         if was_ready != self.connection.is_ready() {
             self.saving.note_change();
         }
@@ -360,7 +368,7 @@ impl Backend {
             ..
         } = self.connection.link();
         match state {
-            State::Ready(wire) => return Ok(wire),
+            State::Ready(wire) => return Ok(wire.for_calls()),
             State::Unresponsive(_, cause) => return Err(self.unresponsive(&cause)),
             State::Connecting | State::Down(_) => {}
         }
@@ -373,7 +381,7 @@ impl Backend {
             attempted.await
         };
         match attempted {
-            Some(State::Ready(wire)) => Ok(wire),
+            Some(State::Ready(wire)) => Ok(wire.for_calls()),
             Some(State::Unresponsive(_, cause)) => Err(self.unresponsive(&cause)),
             Some(State::Down(cause)) => Err(self.unavailable(&cause)),
             Some(State::Connecting) | None => Err(self.unavailable(CLOSED)),
@@ -384,8 +392,11 @@ impl Backend {
     /// `last`, or the next connection if `last` takes no further calls. Waits for the next attempt to connect.
     ///
     /// # Errors
-    /// The cause if that attempt fails, or `failed` if no session connects again.
+    /// The cause if that attempt fails, or if the backend is unresponsive; `failed` if no session connects again.
     async fn wire_after(&self, last: Wire, failed: Status) -> Result<Wire, Status> {
+        if last.is_paused() {
+            return self.wire().await;
+        }
         if !last.is_over() {
             return Ok(last);
         }

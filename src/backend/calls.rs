@@ -99,7 +99,7 @@ impl Backend {
             if !failed.is_unprocessed || row.name == rpc::EVENTS.name {
                 return Err(broken);
             }
-            if !is_first {
+            if !is_first && !wire.is_paused() {
                 return Err(errors::sent_twice(&broken));
             }
             wire = self.wire_after(wire, broken).await?;

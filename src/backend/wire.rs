@@ -31,8 +31,18 @@ pub type Driver = BoxFuture<'static, Result<(), h2::Error>>;
 #[derive(Clone)]
 pub struct Wire {
     shared: Arc<SharedWire>,
-    /// Whether the calls are probes. Only a probe may use the stream that is kept free for probes.
-    is_probe: bool,
+    used_for: WireUse,
+}
+
+/// The calls that are sent over a [`Wire`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WireUse {
+    /// The calls with which the session makes the connection ready and keeps it ready.
+    Session,
+    /// The session's probes. Only a probe may use the stream that is kept free for probes.
+    Probes,
+    /// All other calls. None is sent while the wire is paused.
+    Others,
 }
 
 /// All connections of a [`Wire`].
@@ -40,6 +50,8 @@ struct SharedWire {
     first: Arc<HttpConnection>,
     extra: Mutex<Vec<Arc<HttpConnection>>>,
     queue: Arc<StreamQueue>,
+    /// Whether the backend is unresponsive.
+    is_paused: AtomicBool,
 }
 
 /// One HTTP/2 connection.
@@ -98,10 +110,11 @@ impl Wire {
             first: Arc::new(first),
             extra: Mutex::default(),
             queue,
+            is_paused: AtomicBool::new(false),
         };
         let wire = Wire {
             shared: Arc::new(shared),
-            is_probe: false,
+            used_for: WireUse::Session,
         };
         (wire, driver.boxed())
     }
@@ -123,6 +136,7 @@ impl Wire {
             first,
             extra,
             queue,
+            ..
         } = &*self.shared;
         let extra = extra.lock();
         let mut all = std::iter::once(first).chain(extra.iter());
@@ -142,15 +156,40 @@ impl Wire {
     pub(crate) fn for_probes(&self) -> Wire {
         Wire {
             shared: Arc::clone(&self.shared),
-            is_probe: true,
+            used_for: WireUse::Probes,
         }
+    }
+
+    /// The same connection for calls that are not the session's own.
+    pub(super) fn for_calls(self) -> Wire {
+        Wire {
+            used_for: WireUse::Others,
+            ..self
+        }
+    }
+
+    fn is_for_probes(&self) -> bool {
+        self.used_for == WireUse::Probes
+    }
+
+    /// Pauses the connection because the backend is unresponsive, or ends the pause. A call that waits for a free
+    /// stream when a pause begins ends, because it was not sent. The session's calls go on.
+    pub(super) fn pause(&self, is_paused: bool) {
+        self.shared.is_paused.store(is_paused, Ordering::Relaxed);
+        self.shared.queue.wake_all();
+    }
+
+    /// Whether the connection takes no call now because the backend is unresponsive.
+    pub(super) fn is_paused(&self) -> bool {
+        self.used_for == WireUse::Others && self.shared.is_paused.load(Ordering::Relaxed)
     }
 
     /// Waits until a call finds a free stream.
     pub(crate) async fn free(&self) {
         let queue = &self.shared.queue;
         if self.take().is_none() {
-            queue.join(self.is_probe).until(|| self.take()).await;
+            let is_probe = self.is_for_probes();
+            queue.join(is_probe).until(|| self.take()).await;
         }
     }
 
@@ -191,14 +230,13 @@ impl Wire {
     fn take(&self) -> Option<Free> {
         let SharedWire { first, extra, .. } = &*self.shared;
         let most = first.requests.current_max_send_streams();
-        let kept = usize::from(!self.is_probe && most > 1);
+        let is_probe = self.is_for_probes();
+        let kept = usize::from(!is_probe && most > 1);
         if let Some(slot) = first.streams.take(most.saturating_sub(kept)) {
             return Some((Arc::clone(first), slot));
         }
         let extra = extra.lock();
-        let mut open = extra
-            .iter()
-            .filter(|connection| !connection.over.is_cancelled());
+        let mut open = open(&extra);
         open.find_map(|connection| {
             // The settings of a new connection may not have arrived yet.
             let limit = most.min(connection.requests.current_max_send_streams());
@@ -208,18 +246,25 @@ impl Wire {
         })
     }
 
-    /// Takes a free stream. Waits for one if there is none. `None` if the connection takes no further calls.
+    /// Takes a free stream. Waits for one if there is none. `None` if the connection takes no further calls or is
+    /// paused.
     async fn stream(&self) -> Option<Free> {
-        let queue = &self.shared.queue;
-        if (self.is_probe || !queue.is_crowded())
+        let (queue, is_probe) = (&self.shared.queue, self.is_for_probes());
+        if (is_probe || !queue.is_crowded())
             && let Some(free) = self.take()
         {
             return Some(free);
         }
         let waits = async {
             let over = &self.shared.first.over;
-            over.run_until_cancelled(queue.join(self.is_probe).until(|| self.take()))
-                .await
+            let waiting = queue.join(is_probe);
+            let taken = waiting.until(|| {
+                if self.is_paused() {
+                    return Some(None);
+                }
+                self.take().map(Some)
+            });
+            over.run_until_cancelled(taken).await.flatten()
         };
         // Calls rarely wait, so the wait is boxed: this keeps the future of each call small.
         Box::pin(waits).await
@@ -262,6 +307,12 @@ impl Wire {
             }),
         }
     }
+}
+
+/// The connections that take further calls.
+fn open(connections: &[Arc<HttpConnection>]) -> impl Iterator<Item = &Arc<HttpConnection>> {
+    let connections = connections.iter();
+    connections.filter(|connection| !connection.over.is_cancelled())
 }
 
 /// Drives `connection`. Wakes the calls that wait for a free stream when the backend changes its limit.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use criswitch::limits::streams::MAX_FURTHER_CONNECTIONS;
 use criswitch_cri::codec::cri;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tonic::Code;
 
 use crate::calls::{path, send, text_of};
@@ -25,7 +26,11 @@ struct Few {
 
 impl Few {
     async fn start() -> Few {
-        let few = Sim::new("few").set(|settings| settings.streams = Some(STREAMS));
+        Few::with(STREAMS).await
+    }
+
+    async fn with(streams: u32) -> Few {
+        let few = Sim::new("few").set(|settings| settings.streams = Some(streams));
         let sims = [Sim::new("runc"), few];
         let rig = Rig::with_config(sims.clone(), |directory| {
             text("list_timeout = \"100ms\"", &sims, directory)
@@ -122,6 +127,38 @@ async fn a_backend_whose_streams_are_all_in_use_is_probed_and_stays_ready() {
     assert_eq!(few.pod_status().await.code(), Code::Ok);
     few.few().until(|journal| journal.held.is_empty()).await;
     assert!(few.few().calls("ExecSync").len() <= most + 20);
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_a_stream_fails_when_its_backend_is_unresponsive_and_is_never_sent() {
+    let few = Few::start().await;
+    let most = STREAMS as usize * (1 + MAX_FURTHER_CONNECTIONS) - 1;
+    let _begun = few.execute(most, most).await;
+    let (probes, sent) = (few.few().calls("Version").len(), Instant::now());
+    let create = few.rig.try_run("few", "new");
+    let hangs = async {
+        crate::faults::hang(few.few());
+        few.few()
+            .until(|journal| journal.calls_of("Version").count() > probes)
+            .await;
+        until_state(&few.rig, "few", "unresponsive").await;
+        Instant::now()
+    };
+    let (failed, unresponsive) = tokio::join!(create, hangs);
+    let failed = failed.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+    assert!(
+        failed.message().contains("did not answer a probe"),
+        "{failed}"
+    );
+    assert!(
+        unresponsive.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        sent.elapsed()
+    );
+    crate::faults::wake(few.few());
+    until_state(&few.rig, "few", "ready").await;
+    assert_eq!(few.few().calls("RunPodSandbox").len(), 1);
 }
 
 #[cfg(unix)] // A pipe is not a file.
