@@ -232,6 +232,9 @@ impl Wire {
         let most = first.requests.current_max_send_streams();
         let is_probe = self.is_for_probes();
         let kept = usize::from(!is_probe && most > 1);
+        if !is_probe && most == 1 && self.is_last_free() {
+            return None;
+        }
         if let Some(slot) = first.streams.take(most.saturating_sub(kept)) {
             return Some((Arc::clone(first), slot));
         }
@@ -244,6 +247,14 @@ impl Wire {
             connection.was_used.store(true, Ordering::Relaxed);
             Some((Arc::clone(connection), slot))
         })
+    }
+
+    /// Whether only one of several connections with one stream each is free. Its stream is kept free for probes.
+    fn is_last_free(&self) -> bool {
+        let extra = self.shared.extra.lock();
+        let all = open(&extra).chain([&self.shared.first]);
+        let free = all.filter(|connection| connection.streams.is_unused());
+        !extra.is_empty() && free.count() == 1
     }
 
     /// Takes a free stream. Waits for one if there is none. `None` if the connection takes no further calls or is

@@ -130,6 +130,29 @@ async fn a_backend_whose_streams_are_all_in_use_is_probed_and_stays_ready() {
 }
 
 #[tokio::test]
+async fn a_backend_with_one_or_two_streams_is_probed_and_delays_no_read_for_long() {
+    for streams in [1, 2] {
+        let few = Few::with(streams).await;
+        // Some calls leave streams free, for which further connections open.
+        let begun = few.execute(3, 3).await;
+        few.is_probed().await;
+        assert_eq!(few.pod_status().await.code(), Code::Ok);
+        drop(begun);
+        few.few().until(|journal| journal.held.is_empty()).await;
+        let most = (streams * (1 + MAX_FURTHER_CONNECTIONS as u32)) as usize - 1;
+        let _begun = few.execute(most + 5, most).await;
+        few.is_probed().await;
+        // The kept status answers.
+        let begun = Instant::now();
+        for _ in 0..20 {
+            assert_eq!(few.pod_status().await.code(), Code::Ok);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(1), "{streams}");
+        few.is_probed().await;
+    }
+}
+
+#[tokio::test]
 async fn a_call_that_waits_for_a_stream_fails_when_its_backend_is_unresponsive_and_is_never_sent() {
     let few = Few::start().await;
     let most = STREAMS as usize * (1 + MAX_FURTHER_CONNECTIONS) - 1;
