@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tonic::Code;
 
+use crate::calls::ID_CALLS;
 use crate::faults::{names, until_state};
 use crate::http2::{self, GOAWAY, HEADERS, PREFACE};
 use crate::session::events::{events, next};
@@ -160,6 +161,18 @@ async fn a_pod_is_created_once_if_a_goaway_excludes_its_call_only() {
     proxy.exclude_after(0);
     rig.run_pod("kata", "web").await;
     assert_eq!(rig.sim("kata").calls("RunPodSandbox").len(), 1);
+}
+
+#[tokio::test]
+async fn a_call_for_an_id_that_a_goaway_excludes_is_sent_again() {
+    let (rig, proxy) = behind_proxy().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    for call in ID_CALLS {
+        proxy.exclude_after(0);
+        let reply = call.send(&rig, call.pick(&pod, &container)).await;
+        assert_ne!(reply.code(), Code::Unavailable, "{}", call.rpc);
+        until_state(&rig, "kata", "ready").await;
+    }
 }
 
 /// The events between the two requests are lost, so the states of all pods replace them.
