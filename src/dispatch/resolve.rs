@@ -15,6 +15,7 @@ use crate::call::Request;
 use crate::call::log::{self, CallLog};
 use crate::call::route::{Knowledge, Target, Unroutable};
 use crate::dispatch::fanout::fallback;
+use crate::dispatch::forward::short;
 use crate::dispatch::own;
 use crate::errors;
 use crate::ownership::may_be_short;
@@ -44,11 +45,14 @@ pub(crate) async fn target(
     Ok(target)
 }
 
-/// Waits for the next attempt to connect to `owner`: for a short read at most `list_timeout`, because a kept status may
-/// answer it.
+/// Waits for the next attempt to connect to `owner`: for a short read at most `list_timeout`, and not again while the
+/// backend is late with the RPC, because a kept status may answer it.
 async fn connects(request: &Request, owner: &Backend) -> bool {
     let connected = pin!(owner.wire());
     match request.row.patience {
+        Patience::Short if !request.live.has_one_backend() => {
+            short::in_time(request, owner, connected).await.is_ok()
+        }
         Patience::Short => request
             .within(owner.list_timeout(), connected)
             .await

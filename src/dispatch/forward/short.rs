@@ -21,7 +21,7 @@ use tonic::{Code, Status};
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::call::reply::{self, Unsent};
-use crate::call::{Call, Failed};
+use crate::call::{Call, Failed, Request};
 use crate::ownership::Owners;
 use crate::switch::Switch;
 use crate::switch::view::View;
@@ -61,7 +61,7 @@ pub(super) async fn read(
 /// # Errors
 /// `Unavailable` if the backend is late, else the error of `asked`.
 pub(crate) async fn in_time<T, E: From<Status>>(
-    call: &Call,
+    call: &Request,
     backend: &Backend,
     asked: impl Future<Output = Result<T, E>> + Unpin,
 ) -> Result<T, E> {

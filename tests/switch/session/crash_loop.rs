@@ -7,13 +7,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::calls::ID_CALLS;
+use crate::calls::{ID_CALLS, part, send};
 use crate::faults::{backends_ready, names, runc_and_kata, status, until_state};
-use crate::support::{Rig, sockets};
+use crate::support::{Rig, frame_raw, sockets};
 use crate::wait::until;
 
 /// How long the backend keeps a connection open: less than it takes to find out that the backend hangs.
 const CLOSES_AFTER: Duration = Duration::from_secs(4);
+/// The time limit of a short read: `list_timeout`, plus the time for an answer.
+const IN_TIME: Duration = Duration::from_millis(2100);
 /// The time limit of a call. A call for an id may wait twice: before its owner is known, and before it is sent.
 const LIMIT: Duration = EARLY_END_LIMIT
     .saturating_mul(2)
@@ -45,6 +47,14 @@ async fn no_call_waits_again_for_a_backend_that_closes_each_connection_before_it
     let closing = close_connections(&rig);
     until_state(&rig, "kata", "down").await;
     // Only the calls during the first of these connections wait for it.
+    let begun = Instant::now();
+    send(
+        &rig,
+        "PodSandboxStatus",
+        frame_raw(&part(1, pod.clone().into_bytes())),
+    )
+    .await;
+    assert!(begun.elapsed() < IN_TIME, "{:?}", begun.elapsed());
     rig.stop(&container).await.unwrap_err();
     let begun = Instant::now();
     while begun.elapsed() < 3 * CLOSES_AFTER {
