@@ -108,6 +108,9 @@ mod node_fleet;
 #[path = "cli/node_follow.rs"]
 mod node_follow;
 #[cfg(unix)] // `check --node` is for Linux nodes.
+#[path = "cli/node_kubelet_files.rs"]
+mod node_kubelet_files;
+#[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node_layouts.rs"]
 mod node_layouts;
 #[cfg(unix)] // `criswitch node` is for Linux nodes.

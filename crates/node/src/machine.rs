@@ -75,8 +75,9 @@ fn crictl(
     let readable = findings.len() == before;
     let mut paths = CRICTL_PROGRAMS.map(Path::new).into_iter().chain([&*path]);
     let is_there = paths.any(|path| root.at(path).exists());
-    let [runtime, images] =
-        ["runtime-endpoint", "image-endpoint"].map(|key| Setting::of(file.as_ref()?, key, &path));
+    let [runtime, images] = ["runtime-endpoint", "image-endpoint"].map(|key| {
+        Setting::of(file.as_ref()?, key, &path).filter(|setting| !setting.value.is_empty())
+    });
     let mut hint = format!("runtime-endpoint: {switch}");
     if path != Path::new(CRICTL) {
         hint += &format!(" in {CRICTL}, and CRI_CONFIG_FILE={CRICTL}");

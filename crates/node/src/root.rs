@@ -174,9 +174,14 @@ impl Root<'_> {
             .collect()
     }
 
-    /// The drop-ins of the kubelet in a directory and its subdirectories, in the order of their names.
+    /// The drop-ins of the kubelet in a directory and its subdirectories, in the order of their names. The kubelet does
+    /// not follow links to directories.
     pub(super) fn kubelet_drop_ins(&self, folder: &Path) -> Vec<PathBuf> {
         let mut files = Vec::new();
+        if self.place(folder).is_symlink() && !folder.as_os_str().as_encoded_bytes().ends_with(b"/")
+        {
+            return files;
+        }
         for path in self.paths_in(folder) {
             if self.real(&path).is_dir() {
                 files.extend(self.kubelet_drop_ins(&path));

@@ -33,9 +33,14 @@ impl Setting {
         }
     }
 
-    /// The value of a key in a file; `None` if the value is empty.
+    /// The value of a key in a file. An empty value stays, because it replaces the value of an earlier file.
     pub(super) fn of(file: &Value, key: &str, path: &Path) -> Option<Setting> {
-        let value = Setting::text_of(file.get(key)?)?;
+        let value = file.get(key)?;
+        let value = match value {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            value => Setting::text_of(value)?,
+        };
         let from = path.display().to_string();
         Some(Setting::new(key, &format!("{key}: "), &value, &from))
     }
@@ -59,12 +64,13 @@ impl Setting {
     }
 }
 
-/// The last setting with one of these names that has a value.
+/// The last setting with one of these names; `None` if its value is empty.
 pub(super) fn last<'a>(settings: &'a [Setting], names: &[&str]) -> Option<&'a Setting> {
     settings
         .iter()
         .rev()
-        .find(|setting| names.contains(&setting.name.as_str()) && !setting.value.is_empty())
+        .find(|setting| names.contains(&setting.name.as_str()))
+        .filter(|setting| !setting.value.is_empty())
 }
 
 /// Reports an endpoint that is set and is not the endpoint of criswitch.
