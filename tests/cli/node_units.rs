@@ -286,3 +286,65 @@ fn a_unit_whose_file_is_a_link_has_the_drop_ins_of_the_target() {
     symlink("/usr/lib/systemd/system/kube-node.service", link).unwrap();
     says(&linked, CRIO);
 }
+
+#[test]
+fn a_link_to_a_file_outside_of_the_directories_of_units_adds_no_drop_ins() {
+    let files = KUBELET.replace(
+        "/usr/lib/systemd/system/kubelet.service\n",
+        "/opt/kube/kube-node.service\n",
+    );
+    let linked = machine(&files).with(
+        "/etc/systemd/system/kube-node.service.d/a.conf",
+        "[Service]\nEnvironment=KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/crio.sock\n",
+    );
+    let link = linked.at("/etc/systemd/system/kubelet.service");
+    symlink("/opt/kube/kube-node.service", link).unwrap();
+    says(&linked, "");
+}
+
+#[test]
+fn the_variables_that_systemd_gives_to_all_units_count_unless_the_unit_sets_them() {
+    let drop_in = "
+>>> /etc/systemd/system.conf.d/10-kubelet.conf
+[Manager]
+DefaultEnvironment=\"KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/crio.sock\" A=b
+";
+    let files = format!("{KUBELET}{drop_in}");
+    says(&machine(&files), CRIO);
+    let section = files.replace("[Manager]", "[Service]");
+    says(&machine(&section), "");
+    let own = files.replace(
+        "ExecStart=",
+        "Environment=KUBELET_EXTRA_ARGS=--v=2\nExecStart=",
+    );
+    says(&machine(&own), "");
+}
+
+#[test]
+fn a_relative_path_of_the_configuration_begins_in_the_working_directory() {
+    let files = KUBELET.replace("--config=/var/lib/kubelet/", "--config=");
+    let unit = |line: &str| machine(&files.replace("ExecStart=", &format!("{line}\nExecStart=")));
+    says(&unit("WorkingDirectory=/var/lib/kubelet"), "");
+    says(&unit("WorkingDirectory=-/var/lib/kubelet"), "");
+    says(
+        &unit(""),
+        "/config.yaml: unknown: the kubelet's configuration is this file",
+    );
+    let running = machine(&files)
+        .running("900", &["/usr/bin/kubelet", "--config", "config.yaml"])
+        .with_socket("/run/containerd/containerd.sock");
+    symlink("/var/lib/kubelet", running.at("/proc/900/cwd")).unwrap();
+    says(&running, "");
+}
+
+#[test]
+fn a_unit_with_a_root_directory_of_its_own_is_unknown() {
+    for key in ["RootDirectory", "RootImage"] {
+        let line = format!("{key}=/opt/kubelet\nExecStart=");
+        let files = KUBELET.replace("ExecStart=", &line);
+        says(
+            &machine(&files),
+            "kubelet.service: unknown: this unit gives the kubelet a different root",
+        );
+    }
+}

@@ -92,8 +92,12 @@ fn flag(kubelet: &Kubelet, is_there: fn(&Path) -> bool) -> Option<Setting> {
     is_flag.then(|| runtime.clone())
 }
 
+/// Whether the file belongs to a unit, or to systemd itself.
 fn is_of_unit(file: &Path) -> bool {
-    DIRECTORIES.iter().any(|units| file.starts_with(units))
+    let mut directories = DIRECTORIES
+        .iter()
+        .filter_map(|units| Path::new(units).parent());
+    directories.any(|directory| file.starts_with(directory))
 }
 
 /// The file or directory that a flag of the kubelet names.

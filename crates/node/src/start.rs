@@ -1,6 +1,6 @@
 //! Finds the command line that starts the node's kubelet: from a process, else from a unit.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::finding::{Finding, unknown};
 use super::kubelet_files::KUBEADM_FILES;
@@ -15,6 +15,11 @@ const KUBEADM_UNIT: &str = "[Service]
     EnvironmentFile=-/etc/default/kubelet
     EnvironmentFile=-/etc/sysconfig/kubelet
     ExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS";
+
+/// The keys of a unit that give its processes a different root directory.
+const ROOTS: [&str; 2] = ["RootDirectory", "RootImage"];
+/// The flags of the kubelet with paths of its configuration.
+const PATHS: [&str; 2] = ["config", "config-dir"];
 
 /// Programs that run the rest of their command line unchanged.
 const WRAPPERS: [&str; 1] = ["kubenswrapper"];
@@ -84,6 +89,8 @@ pub(super) struct Start {
     /// The process or the unit; empty if the machine has neither.
     pub(super) from: String,
     pub(super) words: Vec<Word>,
+    /// The directory in which the command runs. Relative paths of flags begin there.
+    folder: PathBuf,
     /// k3s or RKE2, if it starts the kubelet.
     pub(super) rancher: Option<Given>,
 }
@@ -131,7 +138,12 @@ impl Start {
                 .split('\0')
                 .map(|text| Word::new(text, &from))
                 .collect();
-            Start::new(words, &from, Some(pid))
+            let folder = std::fs::read_link(root.at(Path::new(&format!("/proc/{pid}/cwd"))));
+            let start = Start::new(words, &from, Some(pid))?;
+            Some(Start {
+                folder: folder.unwrap_or(start.folder),
+                ..start
+            })
         });
         let first = processes.next()?.with_own_variables(root, findings);
         if ["rke2", "k0s"].contains(&first.program.name)
@@ -174,6 +186,14 @@ impl Start {
             let what = format!("looked at ExecStart= of this unit, which runs {program:?}");
             unknown(findings, &unit.name, what);
             return None;
+        };
+        if ROOTS.iter().any(|key| !unit.values(key).is_empty()) {
+            let what = "this unit gives the kubelet a different root directory, so its files are not known";
+            unknown(findings, &unit.name, what);
+        }
+        let start = Start {
+            folder: working_directory(&unit),
+            ..start
         };
         Some(start.with(&unit.variables(root, &mut Vec::new())))
     }
@@ -238,6 +258,7 @@ impl Start {
             program,
             pid,
             from: from.to_owned(),
+            folder: PathBuf::from("/"),
             rancher: (program.flags == Flags::Rancher).then(|| Given {
                 program: program.name,
                 variables: Vec::new(),
@@ -295,7 +316,24 @@ impl Start {
                 given = flags(&words(&in_snap(&text, file), file), kind);
             }
         }
+        for path in given
+            .iter_mut()
+            .filter(|it| PATHS.contains(&it.name.as_str()))
+        {
+            if !path.value.is_empty() {
+                path.value = self.folder.join(&path.value).display().to_string();
+            }
+        }
         given
+    }
+}
+
+/// The directory in which systemd starts the command of the unit.
+fn working_directory(unit: &Unit) -> PathBuf {
+    match unit.values("WorkingDirectory").last() {
+        Some(folder) if folder.text == "~" => PathBuf::from("/root"),
+        Some(folder) => Path::new("/").join(folder.text.trim_start_matches('-')),
+        None => PathBuf::from("/"),
     }
 }
 

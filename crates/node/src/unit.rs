@@ -23,17 +23,23 @@ pub(super) const DIRECTORIES: [&str; 5] = [
     "/lib/systemd/system",
 ];
 
+/// The name of systemd's own configuration.
+const MANAGER: &str = "system.conf";
+
 /// The specifiers that stand for directories and for the character `%`, with their values.
 const SPECIFIERS: [(char, &str); 4] = [('t', "/run"), ('S', "/var/lib"), ('E', "/etc"), ('%', "%")];
 
 /// The keys that this file and its callers read.
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 9] = [
     "Environment",
     "EnvironmentFile",
     "ExecStart",
     "ListenStream",
+    "RootDirectory",
+    "RootImage",
     "Type",
     "UnsetEnvironment",
+    "WorkingDirectory",
 ];
 
 /// A word of a command line, and the file or process that has it.
@@ -72,6 +78,15 @@ impl Unit {
     pub(super) fn read(root: &Root<'_>, name: &str) -> Unit {
         let asked = root.is_this_machine().then(|| reported_files(name));
         let files = asked.flatten().unwrap_or_else(|| files(root, name));
+        Unit::of_files(root, name, files)
+    }
+
+    /// The configuration of systemd itself.
+    fn manager(root: &Root<'_>) -> Unit {
+        Unit::of_files(root, MANAGER, manager_files(root))
+    }
+
+    fn of_files(root: &Root<'_>, name: &str, files: Vec<PathBuf>) -> Unit {
         let unit_file = files.first().filter(|file| file.ends_with(name));
         let is_there = unit_file.is_some();
         let is_masked = unit_file.is_some_and(|file| {
@@ -206,16 +221,19 @@ impl Unit {
             .collect()
     }
 
-    /// The environment variables. If several variables have the same name, the last one counts. Variables of files come
-    /// after variables of `Environment=`. `UnsetEnvironment=` removes variables at the end.
+    /// The environment variables. If several variables have the same name, the last one counts. Variables that systemd
+    /// gives to all units come before those of `Environment=`, and variables of files after these. `UnsetEnvironment=`
+    /// removes variables at the end.
     pub(super) fn variables(
         &self,
         root: &Root<'_>,
         findings: &mut Vec<Finding>,
     ) -> Vec<(String, Word)> {
-        let mut found: Vec<_> = self
-            .values("Environment")
-            .iter()
+        let manager = Unit::manager(root);
+        let mut found: Vec<_> = manager
+            .values("DefaultEnvironment")
+            .into_iter()
+            .chain(self.values("Environment"))
             .flat_map(|Word { text, from }| words(&self.specified(text), from))
             .filter_map(|pair| {
                 let (name, value) = pair.text.split_once('=')?;
@@ -283,8 +301,11 @@ fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
             .is_ok_and(|names| names.iter().any(|it| it == name))
     });
     let path = unit.map(|directory| Path::new(directory).join(name));
-    // A unit whose file is a link also has the drop-ins of the name of the target.
+    // A unit whose file is a link to another unit also has the drop-ins of the name of the target. A link to a file
+    // outside of the directories of units gives the unit no other name.
+    let directories = DIRECTORIES.map(|directory| root.real(Path::new(directory)));
     let target = path.as_ref().map(|path| root.real(path));
+    let target = target.filter(|path| directories.iter().any(|it| path.starts_with(it)));
     let target = target.as_ref().and_then(|path| path.file_name()?.to_str());
     let target = target.filter(|target| *target != name && target.ends_with(&format!(".{kind}")));
     let mut owners = Vec::new();
@@ -296,15 +317,35 @@ fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
         }
     }
     owners.push(kind.to_owned());
-    let mut drop_ins: Vec<_> = owners
+    let directories = owners
         .iter()
-        .flat_map(|owner| DIRECTORIES.map(|directory| format!("{directory}/{owner}.d")))
+        .flat_map(|owner| DIRECTORIES.map(|directory| format!("{directory}/{owner}.d")));
+    path.into_iter()
+        .chain(drop_ins(root, directories))
+        .collect()
+}
+
+/// The files of systemd's own configuration, in the order in which systemd reads them.
+fn manager_files(root: &Root<'_>) -> Vec<PathBuf> {
+    let main = DIRECTORIES.map(|directory| format!("{directory}.conf"));
+    let main = main.into_iter().find(|file| root.has(file));
+    let directories = DIRECTORIES.map(|directory| format!("{directory}.conf.d"));
+    main.map(PathBuf::from)
+        .into_iter()
+        .chain(drop_ins(root, directories))
+        .collect()
+}
+
+/// The drop-ins in these directories, in the order of their names. Of drop-ins with the same name, the first counts.
+fn drop_ins(root: &Root<'_>, directories: impl IntoIterator<Item = String>) -> Vec<PathBuf> {
+    let mut drop_ins: Vec<_> = directories
+        .into_iter()
         .flat_map(|directory| root.files_in(Path::new(&directory), &["conf"]))
         .filter(|path| !is_hidden(path))
         .collect();
     drop_ins.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
     drop_ins.dedup_by(|later, first| later.file_name() == first.file_name());
-    path.into_iter().chain(drop_ins).collect()
+    drop_ins
 }
 
 /// Whether systemd ignores a drop-in because of its name.
@@ -400,10 +441,10 @@ fn file_value(text: &str) -> String {
 
 /// The section in which systemd reads the keys of a unit of this kind.
 fn section(name: &str) -> &'static str {
-    if name.ends_with(".socket") {
-        "Socket"
-    } else {
-        "Service"
+    match name {
+        MANAGER => "Manager",
+        name if name.ends_with(".socket") => "Socket",
+        _ => "Service",
     }
 }
 
