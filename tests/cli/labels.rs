@@ -132,6 +132,16 @@ async fn a_template_has_the_labels_of_handlers_and_the_taints_in_the_form_of_the
 
 #[test]
 fn the_taints_of_a_template_are_checked() {
+    // Taints that no node can have are an error also while no daemon runs.
+    let socket = "--socket=/nonexistent/criswitch.sock";
+    let taints = ["--taint=a=b:NoSchedule", "--taint=a=c:NoSchedule"];
+    let outcome = run(&[&["labels", socket, "--template=karpenter"][..], &taints].concat());
+    assert_eq!(outcome.code, 1);
+    assert!(
+        outcome.stderr.contains("two taints have the key a"),
+        "{}",
+        outcome.stderr
+    );
     for taint in ["", "a", "a=b", ":NoSchedule", "a=b:Never", "a b:NoSchedule"] {
         let taint = format!("--taint={taint}");
         let outcome = run(&["labels", "--template=karpenter", &taint]);

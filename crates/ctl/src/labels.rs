@@ -62,9 +62,11 @@ const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 impl LabelsArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
-        let labels = block_on(ask(&self.daemon))?;
         if let Some(template) = self.template {
             template.judge(&self.taints)?;
+        }
+        let labels = block_on(ask(&self.daemon))?;
+        if let Some(template) = self.template {
             print(template.of(&labels, &self.taints)?)?;
             terminal::print_stderr(&output::names(&labels.notes));
             return Ok(Verdict::Fine);
