@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::explain_files::{Three, ids};
+use crate::explain_files::{Three, ids, of};
 
 const OBJECTS: &str = "
 apiVersion: v1
@@ -180,4 +180,73 @@ async fn objects_of_groups_without_pods_do_not_fail_a_chart() {
     let prometheus = "{ apiVersion: monitoring.coreos.com/v1, kind: Prometheus, metadata: { name: m }, spec: {} }";
     let more = node.file("more.yaml", prometheus);
     assert_eq!(node.explain(&[&file, &more], &[]).await.code, 1);
+}
+
+#[tokio::test]
+async fn a_volume_counts_only_if_a_container_uses_it() {
+    let node = Three::start();
+    let pod = |uses: &str| {
+        format!(
+            "volumes: [{{ name: v, hostPath: {{ path: /run/docker.sock, type: Socket }} }}], \
+             containers: [{{ name: c, image: i, {uses} }}]"
+        )
+    };
+    for (uses, fits) in [
+        ("volumeMounts: [{ name: v, mountPath: /v }]", json!(false)),
+        ("volumeDevices: [{ name: v, devicePath: /v }]", json!(false)),
+        (
+            "volumeMounts: [{ name: other, mountPath: /v }]",
+            json!(true),
+        ),
+    ] {
+        let pod = node.pod(&pod(uses)).await;
+        assert_eq!(of(&pod, "kata")["fits"], fits, "{uses}");
+    }
+    // The controller of a custom resource may add a container that mounts the volume.
+    let spec = pod("");
+    let custom = format!(
+        "{{ apiVersion: example.com/v1, kind: Job, metadata: {{ name: p }}, spec: {{ template: {{ spec: {{ {spec} }} }} }} }}"
+    );
+    let pod = node.only_pod(&custom).await;
+    assert_eq!(of(&pod, "kata")["fits"], false);
+}
+
+#[tokio::test]
+async fn json_objects_may_follow_one_another_and_an_error_names_its_line_and_cause() {
+    let node = Three::start();
+    let pod = |name: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+            "spec": { "containers": [{ "name": "c", "image": "i" }] },
+        })
+        .to_string()
+    };
+    let [one, two] = ["one", "two"].map(pod);
+    for between in ["", "\n", "\n\n\n"] {
+        let file = node.file("pods.json", &format!("{one}{between}{two}\n"));
+        let pods = node.json(&[&file]).await["pods"].take();
+        let names = pods.as_array().unwrap().iter().map(|it| &it["name"]);
+        assert_eq!(Vec::from_iter(names), ["one", "two"]);
+    }
+    let twice = two.replacen('{', "{\n\"kind\": \"Pod\",", 1);
+    for (text, problem) in [
+        (format!("{one}\n{twice}"), "pods.json:3:"),
+        (
+            format!("{one}\n{twice}"),
+            "the key \"kind\" occurs twice in one map",
+        ),
+        (
+            format!("{one}\n{two}}}"),
+            "not valid JSON; look here and before",
+        ),
+        (
+            "kind: Pod\nmetadata:\n\tname: a\n".to_owned(),
+            "pods.json:3:2: the line begins with a tab",
+        ),
+    ] {
+        let file = node.file("pods.json", &text);
+        let outcome = node.explain(&[&file], &[]).await;
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+        assert!(outcome.stderr.contains(problem), "{}", outcome.stderr);
+    }
 }

@@ -256,7 +256,8 @@ async fn a_field_that_a_runtime_or_a_kubelet_may_not_know_is_no_yes() {
     ] {
         let pod = node
             .pod(&format!(
-                "volumes: [{{ name: v, {volume} }}], containers: [{{ name: c, image: i }}]"
+                "volumes: [{{ name: v, {volume} }}], \
+                 containers: [{{ name: c, image: i, volumeMounts: [{{ name: v, mountPath: /v }}] }}]"
             ))
             .await;
         assert_eq!(of(&pod, "runc")["fits"], Value::Null, "{volume}");

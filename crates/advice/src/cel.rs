@@ -7,14 +7,22 @@ pub const MAX_CEL_LENGTH: usize = 300;
 
 /// The variables of the CEL expressions, each with its own expression. `object` is the pod, as the API server passes it
 /// to a ValidatingAdmissionPolicy when a client creates it.
-pub const VARIABLES: [(&str, &str); 3] = [
+/// A variable uses only those before it.
+pub const VARIABLES: [(&str, &str); 4] = [
     (
         "containers",
         "object.spec.containers + object.spec.?initContainers.orValue([])",
     ),
+    // As in `ignore_unused_volumes`.
+    (
+        "volumes",
+        "object.spec.?volumes.orValue([]).filter(v, variables.containers.exists(c, \
+         c.?volumeMounts.orValue([]).exists(m, m.name == v.name) || \
+         c.?volumeDevices.orValue([]).exists(d, d.name == v.name)))",
+    ),
     (
         "hostPaths",
-        "object.spec.?volumes.orValue([]).filter(v, has(v.hostPath)).map(v, v.hostPath)",
+        "variables.volumes.filter(v, has(v.hostPath)).map(v, v.hostPath)",
     ),
     (
         "privileged",

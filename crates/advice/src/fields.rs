@@ -18,6 +18,8 @@ pub(super) const ESCALATION: &[&str] =
 pub(super) const EXPRESSIONS: &[&str] = &[
     "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[*].matchExpressions[*]",
 ];
+/// The text before the name of a volume's field.
+pub(super) const VOLUME: &str = "spec.volumes[*].";
 pub(super) const HOST_PATH: &[&str] = &["spec.volumes[*].hostPath"];
 pub(super) const HOST_PROCESS: &[&str] = &[
     "spec.securityContext.windowsOptions.hostProcess",

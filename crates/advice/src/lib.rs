@@ -33,6 +33,9 @@ pub use sources::Source;
 pub use table::LIMITS;
 pub use test::{About, Is, Test};
 
+use fields::CONTAINERS;
+use paths::items;
+
 /// The effect of a limit on a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, AsRefStr)]
 #[strum(serialize_all = "lowercase")]
@@ -293,6 +296,33 @@ impl Limit {
 pub fn with_namespace(pod: &mut Value, metadata: &Value) {
     if let Some(pod) = pod.as_object_mut() {
         pod.insert("namespace".to_owned(), metadata.clone());
+    }
+}
+
+/// Removes everything but their names from the volumes that no container uses. The kubelet does not set up such
+/// volumes, so the runtime never sees them.
+pub fn ignore_unused_volumes(pod: &mut Value) {
+    let Some(spec) = pod.get_mut("spec") else {
+        return;
+    };
+    let uses = |container: &Value| -> Vec<Value> {
+        ["volumeMounts", "volumeDevices"]
+            .iter()
+            .flat_map(|list| items(container, list))
+            .filter_map(|it| it.get("name").cloned())
+            .collect()
+    };
+    let containers = CONTAINERS.iter().flat_map(|list| items(spec, list));
+    let used: Vec<_> = containers.flat_map(uses).collect();
+    let volumes = spec.get_mut("volumes").and_then(Value::as_array_mut);
+    for volume in volumes
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object_mut)
+    {
+        if volume.get("name").is_some_and(|name| !used.contains(name)) {
+            volume.retain(|key, _| key == "name");
+        }
     }
 }
 

@@ -416,7 +416,7 @@ fn are_of_several_containers<'m>(mut mounts: impl Iterator<Item = &'m VolumeMoun
 }
 
 /// The items of the list `name`; none if the list does not exist.
-fn items<'p>(value: &'p Value, name: &str) -> impl Iterator<Item = &'p Value> {
+pub(super) fn items<'p>(value: &'p Value, name: &str) -> impl Iterator<Item = &'p Value> {
     value
         .get(name)
         .and_then(Value::as_array)

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::cel::{MAX_CEL_LENGTH, like, texts};
 use super::fields::{
-    CONTAINER, EXPRESSIONS, PathStep, PodField, below, container_of, entry, misfit, paths, steps,
+    CONTAINER, EXPRESSIONS, PathStep, PodField, VOLUME, below, container_of, entry, misfit, paths,
+    steps,
 };
 use super::paths::{HostPaths, Mounting};
 use super::patterns::is_like;
@@ -187,12 +188,16 @@ impl Test {
         self.fields
             .iter()
             .filter(|field| !EXPRESSIONS.contains(field))
-            .map(|field| match field.strip_prefix(CONTAINER) {
-                Some(field) => {
+            .map(|field| {
+                if let Some(field) = field.strip_prefix(CONTAINER) {
                     let inner = self.is.cel_below("c", &steps(field), 0);
                     format!("variables.containers.exists(c, {inner})")
+                } else if let Some(field) = field.strip_prefix(VOLUME) {
+                    let inner = self.is.cel_below("v", &steps(field), 0);
+                    format!("variables.volumes.exists(v, {inner})")
+                } else {
+                    self.is.cel_below("object", &steps(field), 0)
                 }
-                None => self.is.cel_below("object", &steps(field), 0),
             })
             .collect()
     }
@@ -420,8 +425,8 @@ mod tests {
         assert_eq!(
             nested.cels(),
             [
-                "object.spec.?volumes.orValue([]).exists(x0, x0.?projected.?sources.orValue([]).exists(x1, \
-             x1.?name.orValue('') in ['a', 'b']))"
+                "variables.volumes.exists(v, v.?projected.?sources.orValue([]).exists(x0, \
+             x0.?name.orValue('') in ['a', 'b']))"
             ]
         );
         let added = on(&["spec.securityContext.add[*]"], Is::OneOf(&["Time"]));
@@ -480,8 +485,8 @@ mod tests {
         assert_eq!(
             sized.cels(),
             [
-                "object.spec.?volumes.orValue([]).exists(x0, (x0.?emptyDir.?medium.orValue('') in ['Memory'] && \
-             x0.?emptyDir.?sizeLimit.hasValue()))"
+                "variables.volumes.exists(v, (v.?emptyDir.?medium.orValue('') in ['Memory'] && \
+             v.?emptyDir.?sizeLimit.hasValue()))"
             ]
         );
         let volume = |dir: Value| json!({ "emptyDir": dir });

@@ -1,5 +1,6 @@
 //! `criswitch explain`: why a pod runs where it runs, and which handlers can run a pod.
 
+mod documents;
 mod facts;
 mod fit;
 mod handler;
@@ -7,7 +8,7 @@ mod manifest;
 mod object;
 mod pod;
 
-pub(super) use manifest::text;
+pub(super) use documents::text;
 
 use std::borrow::Cow;
 use std::path::PathBuf;

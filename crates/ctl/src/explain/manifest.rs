@@ -2,23 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, ErrorKind, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, bail, ensure};
 use criswitch_advice::{Is, Test, UnknownField};
 use criswitch_config::problem::near;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::documents::{RENDER, documents, name_of, text};
 use super::object::{Object, at, misplaced, prefix};
-
-/// The largest file that is read, in bytes.
-const MOST: u64 = 16 << 20;
-/// The path of standard input.
-const STDIN: &str = "-";
-/// The advice about a file that is a template.
-const RENDER: &str = "render it first: helm template ... | criswitch explain -f -";
 
 /// Fields that must be strings, besides the fields that rules read.
 const STRINGS: &[&str] = &[
@@ -161,92 +155,6 @@ fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
         "{shown} has no file whose name ends with .json, .yaml or .yml"
     );
     Ok(files)
-}
-
-fn name_of(path: &Path) -> String {
-    if path == Path::new(STDIN) {
-        "standard input".to_owned()
-    } else {
-        path.display().to_string()
-    }
-}
-
-/// The text of a file or, for `-`, of standard input.
-///
-/// # Errors
-/// The file cannot be read, is not text, or is too large.
-pub(crate) fn text(path: &Path) -> anyhow::Result<String> {
-    let name = name_of(path);
-    let mut text = String::new();
-    let most = MOST + 1;
-    let read = if path == Path::new(STDIN) {
-        io::stdin().lock().take(most).read_to_string(&mut text)
-    } else {
-        fs::File::open(path).and_then(|file| file.take(most).read_to_string(&mut text))
-    };
-    read.map_err(|error| match error.kind() {
-        ErrorKind::InvalidData => io::Error::other(
-            "it is not UTF-8 text; if it is UTF-16, as PowerShell's `>` writes it, save it as UTF-8",
-        ),
-        _ => error,
-    })
-    .with_context(|| format!("cannot read {name}"))?;
-    ensure!(
-        text.len() as u64 <= MOST,
-        "{name} is larger than 16 MiB; split it"
-    );
-    Ok(text)
-}
-
-/// The documents of a YAML file.
-fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
-    // The limits are high enough for a file of the largest size.
-    let budget = serde_saphyr::budget! {
-        max_depth: 128, max_documents: 1 << 20, max_events: 1 << 24, max_nodes: 1 << 24,
-    };
-    let options = serde_saphyr::options! { budget: budget };
-    let documents = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
-        let (line, column) = error
-            .location()
-            .map_or((1, 1), |at| (at.line(), at.column()));
-        let what = match error.without_snippet() {
-            _ if text.contains("{{") || text.contains("{%") || text.lines().any(is_of_template) => format!("this looks like a template; {RENDER}"),
-            serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
-                format!("the key {key:?} occurs twice in one map")
-            }
-            serde_saphyr::Error::Budget { .. } => "the file is nested too deeply or has too many values; split it".to_owned(),
-            serde_saphyr::Error::DuplicateMappingKey { .. } => "a key occurs twice in one map".to_owned(),
-            _ => "not valid YAML; look here and before for a bracket or quote without its end, or for wrong indentation".to_owned(),
-        };
-        anyhow!("{name}:{line}:{column}: {what}")
-    })?;
-    let mut lines = (1..).zip(text.lines());
-    let is_comment = |line: &str| !documents.iter().any(|it| has_text(it, line.trim()));
-    if let Some((line, _)) = lines.find(|(_, line)| is_of_template(line) && is_comment(line)) {
-        bail!("{name}:{line}:1: this looks like a template; {RENDER}");
-    }
-    Ok(documents)
-}
-
-/// Whether the line has a template's instruction or placeholder that YAML reads as a comment, as in ytt (`#@`) and in
-/// pipelines (`#{NAME}#`). YAML then reads a field without a value.
-fn is_of_template(line: &str) -> bool {
-    let text = line.trim_start_matches([' ', '-']);
-    let value = text
-        .split_once(':')
-        .filter(|(key, _)| !key.contains([' ', '"', '\'', '#']));
-    let value = value.map_or("", |(_, value)| value.trim_start());
-    text.starts_with("#@") || value.starts_with("#@") || value.starts_with("#{")
-}
-
-/// Whether a string in the value contains `text`.
-fn has_text(value: &Value, text: &str) -> bool {
-    match value {
-        Value::String(string) => string.contains(text),
-        Value::Array(items) => items.iter().any(|it| has_text(it, text)),
-        Value::Object(map) => map.values().any(|it| has_text(it, text)),
-        _ => false,
-    }
 }
 
 impl Manifests {
@@ -440,6 +348,10 @@ impl Manifest {
         }
         let mut pod = pod.clone();
         let volumes = add_claims(&mut pod, object.claims());
+        // The controller of a custom resource may add containers that use the volumes.
+        if object.is_built_in() {
+            criswitch_advice::ignore_unused_volumes(&mut pod);
+        }
         Ok(Manifest {
             object: kind.to_owned(),
             namespace: object.text("namespace").to_owned(),

@@ -105,18 +105,10 @@ impl Policy {
             return Vec::new();
         }
         let name = format!("criswitch-{class}{}", self.suffix);
-        let expressions: Vec<_> = validations
+        let expressions = validations
             .iter()
-            .filter_map(|it| it["expression"].as_str())
-            .chain(VARIABLES.map(|(_, expression)| expression))
-            .collect();
-        let variables = VARIABLES
-            .into_iter()
-            .filter(|(name, _)| {
-                let reference = format!("variables.{name}");
-                expressions.iter().any(|it| it.contains(&reference))
-            })
-            .map(|(name, it)| json!({ "name": name, "expression": it }));
+            .filter_map(|it| it["expression"].as_str());
+        let variables = variables(expressions.collect());
         let policy = json!({
             "apiVersion": API,
             "kind": "ValidatingAdmissionPolicy",
@@ -134,7 +126,7 @@ impl Policy {
                     "name": "class",
                     "expression": format!("object.spec.?runtimeClassName.orValue('') == '{class}'"),
                 }],
-                "variables": variables.collect::<Vec<_>>(),
+                "variables": variables,
                 "validations": validations,
             },
         });
@@ -146,6 +138,20 @@ impl Policy {
         });
         vec![policy, binding]
     }
+}
+
+/// The variables that these expressions need.
+fn variables(mut expressions: Vec<&str>) -> Vec<Value> {
+    let mut needed = Vec::new();
+    // A variable uses only those before it.
+    for (name, expression) in VARIABLES.into_iter().rev() {
+        let reference = format!("variables.{name}");
+        if expressions.iter().any(|it| it.contains(&reference)) {
+            expressions.push(expression);
+            needed.insert(0, json!({ "name": name, "expression": expression }));
+        }
+    }
+    needed
 }
 
 /// Whether a policy for this kind should check the limit. Policies for runc and crun omit limits that other kinds
