@@ -1,8 +1,10 @@
 //! Values that are valid alone, but contradict each other.
 
+use criswitch_config::Config;
 use expect_test::expect;
 
-use crate::fails_with;
+use crate::config_files::ConfigFiles;
+use crate::{RUNC, fails_with};
 
 #[test]
 fn a_backend_that_no_row_defines_is_reported_with_the_nearest_name() {
@@ -168,4 +170,32 @@ fn one_name_for_two_sockets_is_reported() {
             r#"criswitch.toml:3:16: this socket has no name, and its handler's name "kata" is already the name of a different backend at criswitch.toml:6:9; try a name for the socket under [backends], such as kata-2 = "/run/new.sock""#
         ]],
     );
+}
+
+#[cfg(unix)] // The values are paths of sockets.
+#[test]
+fn a_file_of_labels_with_a_path_that_is_already_used_is_reported() {
+    let table =
+        |labels: &str| format!("labels_file = '{labels}'\nmetrics.listen = '/run/m.sock'\n{RUNC}");
+    for (labels, expected) in [
+        (
+            "/run/./m.sock",
+            expect![[
+                r#"criswitch.toml:1:15: /run/./m.sock is the socket of "metrics.listen"; try "/etc/kubernetes/node-feature-discovery/features.d/criswitch""#
+            ]],
+        ),
+        (
+            "/run/criswitch/criswitch.sock",
+            expect![[
+                r#"criswitch.toml:1:15: /run/criswitch/criswitch.sock is the socket for the CRI ("listen"); try "/etc/kubernetes/node-feature-discovery/features.d/criswitch""#
+            ]],
+        ),
+    ] {
+        fails_with(&table(labels), expected);
+    }
+    let files = ConfigFiles::of(&[("criswitch.toml", b"")]);
+    let main = files.main();
+    std::fs::write(&main, table(main.to_str().unwrap())).unwrap();
+    let problems = Config::load(&main).unwrap_err();
+    expect![[r#"criswitch.toml:1:15: criswitch.toml is a file of the configuration; try "/etc/kubernetes/node-feature-discovery/features.d/criswitch""#]].assert_eq(&files.stable(&problems.to_string()));
 }

@@ -3,6 +3,7 @@
 //! Checking continues after a problem, and reports no problem that only follows from another.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::Duration;
 use std::{fmt, iter};
 
@@ -51,6 +52,14 @@ pub(super) fn check(
     check.metrics_apart(metrics.as_ref(), listen.as_ref(), &known);
     let handlers = check.handlers(&known);
     let default = check.default();
+    let labels_file = check.value("labels_file", value::labels_file);
+    check.labels_apart(
+        labels_file.as_deref(),
+        files,
+        metrics.as_ref(),
+        listen.as_ref(),
+        &known,
+    );
     let table = default.and_then(|default| arrange(handlers, &known, &default));
     // Every check runs before the first `?`, so that all problems are reported.
     Some(Config {
@@ -66,7 +75,7 @@ pub(super) fn check(
         state_dir: check.value("state_dir", value::directory),
         allow_uids: check.users(),
         watch: check.value("watch", value::boolean),
-        labels_file: check.value("labels_file", value::labels_file),
+        labels_file,
         labels_failed_after: check.duration("labels_failed_after"),
         listen: listen?,
         log: LogConfig {
@@ -333,15 +342,37 @@ impl Checker<'_> {
         let (Some(MetricsListen::Socket(socket)), Some(text)) = (metrics, text) else {
             return;
         };
-        let what = if listen.is_some_and(|listen| listen.identity().is(&socket.identity())) {
-            format!("{socket} is the socket for the CRI (\"listen\")")
-        } else if let Some(backend) = with_socket(known, Some(socket)) {
-            let (name, place) = (&backend.name.value, &backend.name.place);
-            format!("{socket} is the socket of the backend {name:?} at {place}")
-        } else {
+        if let Some(what) = use_of(socket, listen, known) {
+            self.problems.report(&text.place, what, METRICS_EXAMPLE);
+        }
+    }
+
+    /// Rejects a file of labels at the path of a socket or of a file of the configuration.
+    fn labels_apart(
+        &mut self,
+        labels: Option<&Path>,
+        files: &[ConfigFile],
+        metrics: Option<&MetricsListen>,
+        listen: Option<&Address>,
+        known: &[KnownBackend],
+    ) {
+        let (Some(labels), Some(text)) = (labels, self.written.text("labels_file")) else {
             return;
         };
-        self.problems.report(&text.place, what, METRICS_EXAMPLE);
+        let shown = labels.display();
+        let socket = labels.to_str().and_then(|text| Address::parse(text).ok());
+        let of_socket = socket.and_then(|socket| match metrics {
+            Some(MetricsListen::Socket(metrics)) if metrics.identity().is(&socket.identity()) => {
+                Some(format!("{shown} is the socket of \"metrics.listen\""))
+            }
+            _ => use_of(&socket, listen, known),
+        });
+        let is_read = files.iter().any(|file| file.path() == labels);
+        let of_file = is_read.then(|| format!("{shown} is a file of the configuration"));
+        if let Some(what) = of_socket.or(of_file) {
+            self.problems
+                .report(&text.place, what, paths::LABELS_EXAMPLE);
+        }
     }
 
     fn default(&mut self) -> Option<String> {
@@ -448,6 +479,18 @@ fn alias_note(row: &DefinedKey<BackendRow>, first: &KnownBackend) -> String {
         "{place}: the path of backend {name:?} is another path of the socket of {first:?} at {first_place}; criswitch uses one \
          backend, {first:?}, for both names, with the settings of {first:?}"
     )
+}
+
+/// Which socket is at the path of `socket`: that of `listen` or of a backend. `None` if it is neither.
+fn use_of(socket: &Address, listen: Option<&Address>, known: &[KnownBackend]) -> Option<String> {
+    if listen.is_some_and(|listen| listen.identity().is(&socket.identity())) {
+        return Some(format!("{socket} is the socket for the CRI (\"listen\")"));
+    }
+    let backend = with_socket(known, Some(socket))?;
+    let (name, place) = (&backend.name.value, &backend.name.place);
+    Some(format!(
+        "{socket} is the socket of the backend {name:?} at {place}"
+    ))
 }
 
 fn same_socket<'k>(
