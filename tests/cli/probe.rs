@@ -6,6 +6,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::config_files::portable;
+use crate::support::misbehaving::{Misbehaving, too_large};
 use crate::support::{Rig, Sim, sockets};
 use crate::{Outcome, main_file, run_beside, text};
 
@@ -598,10 +599,21 @@ async fn a_call_without_an_answer_is_unknown_and_not_there() {
     sim.hold("ListPodSandboxStats");
     let node = Node::new().with("a", sim);
     let outcome = node.probe(&[], ONE).await;
-    let words = "backend \"runc\" did not answer ListPodSandboxStats in time, so it is unknown whether it lacks";
+    let words = "backend \"runc\" did not answer ListPodSandboxStats in time or broke off, so it is unknown whether it lacks";
     let shown = outcome.stdout.replace('\n', " ");
     assert!(shown.contains(words), "{shown}");
     assert_eq!(outcome.code, 0, "{shown}");
+}
+
+#[tokio::test]
+async fn a_reply_that_is_too_large_is_an_answer() {
+    let node = Node::new();
+    let backend = Misbehaving::serve_on(&node.folder.path().join("a"), too_large);
+    backend.misbehave();
+    // This backend lacks other RPCs that every runtime must have.
+    let shown = node.json(ONE, 1).await;
+    let probed = &shown["backends"][0]["probe"];
+    assert_eq!(probed["unansweredRpcs"], json!([]), "{shown:#}");
 }
 
 #[tokio::test]

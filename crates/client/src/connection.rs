@@ -14,7 +14,7 @@ use criswitch_platform::file_work::{FileWork, NO_ANSWER};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -79,7 +79,7 @@ impl ClientConnection {
 
 impl Channel {
     /// Calls the RPC in `row`. Returns the gRPC code of the reply and the body, in which each message has a gRPC frame.
-    /// A reply of more than `most` bytes is an error.
+    /// A reply of more than `most` bytes has the code `ResourceExhausted` and no body.
     ///
     /// # Errors
     /// If no reply comes.
@@ -102,10 +102,13 @@ impl Channel {
         if let Some(code) = code_in(response.headers()) {
             return Ok((code, Bytes::new()));
         }
-        let read = Limited::new(response.into_body(), most)
-            .collect()
-            .await
-            .map_err(|error| TransportError(cause(&*error)))?;
+        let read = match Limited::new(response.into_body(), most).collect().await {
+            Ok(read) => read,
+            Err(error) if error.is::<LengthLimitError>() => {
+                return Ok((Code::ResourceExhausted, Bytes::new()));
+            }
+            Err(error) => return Err(TransportError(cause(&*error))),
+        };
         let code = read.trailers().and_then(code_in);
         Ok((code.unwrap_or(Code::Unknown), read.to_bytes()))
     }

@@ -81,8 +81,8 @@ pub struct Probed {
     pub pods: Vec<PodSandbox>,
     /// The RPCs that the backend lacks, among those with a [`Row::probe_request`]. `PullImage`, for example, has none.
     pub lacking: BTreeSet<&'static str>,
-    /// The RPCs that the backend did not answer in time, so that it may lack them. The call for events is never among
-    /// them: it has no answer until there is an event.
+    /// The RPCs that the backend did not answer in time or broke off, so that it may lack them. The call for events is
+    /// never among them: it has no answer until there is an event.
     pub unanswered: BTreeSet<&'static str>,
     /// The image of the backend's pod sandboxes (the pause image), if the backend's store has it and does not pin it.
     /// `None` otherwise, or if this is unknown.
@@ -430,7 +430,7 @@ struct OptionalReply {
     unknown_features: BTreeSet<(&'static str, u32)>,
 }
 
-/// Makes an optional call; `None` if no reply comes.
+/// Makes an optional call; `None` if no whole reply comes.
 async fn ask_optional(
     channel: &Channel,
     row: &'static Row,

@@ -439,7 +439,7 @@ fn unanswered(table: &Table, probes: &[Probe]) -> Vec<String> {
         .filter(|(_, found)| !found.unanswered.is_empty())
         .map(|(name, found)| {
             let rpcs = Vec::from_iter(found.unanswered.iter().copied()).join(", ");
-            format!("backend {name:?} did not answer {rpcs} in time, so it is unknown whether it lacks them")
+            format!("backend {name:?} did not answer {rpcs} in time or broke off, so it is unknown whether it lacks them")
         })
         .collect()
 }
