@@ -74,3 +74,36 @@ fn the_kubelet_follows_links_to_drop_ins_and_no_links_to_directories() {
     .unwrap();
     says(&machine, "endpoint is unix:///run/crio.sock, not criswitch");
 }
+
+#[test]
+fn a_file_that_is_newer_than_the_kubelet_is_not_in_effect_yet() {
+    let stat = format!("812 (kubelet) S {}0", "0 ".repeat(19));
+    let since = |boot: &str| {
+        Machine::good()
+            .with("/proc/812/stat", &stat)
+            .with("/proc/stat", &format!("btime {boot}\n"))
+    };
+    says(&since("4000000000"), "");
+    let problem =
+        "/var/lib/kubelet/config.yaml: unknown: the file is newer than the kubelet's process";
+    says(&since("1000"), problem);
+}
+
+#[test]
+fn a_file_that_k3s_writes_at_its_start_is_in_effect() {
+    let folder = "/var/lib/rancher/k3s/agent/etc/kubelet.conf.d";
+    let machine = Machine::good()
+        .without("/proc/812")
+        .running("900", &["/usr/local/bin/k3s server"])
+        .with("/proc/900/environ", "")
+        .with(
+            "/proc/900/stat",
+            &format!("900 (k3s) S {}0", "0 ".repeat(19)),
+        )
+        .with("/proc/stat", "btime 1000\n")
+        .with(&format!("{folder}/00-k3s-defaults.conf"), KUBELET);
+    says(&machine, "");
+    let other = format!("{folder}/50-own.conf");
+    let problem = format!("{other}: unknown: the file is newer");
+    says(&machine.with(&other, KUBELET), &problem);
+}

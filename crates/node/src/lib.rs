@@ -13,6 +13,7 @@ mod finding;
 mod follow;
 mod journal;
 pub mod kubelet;
+mod kubelet_age;
 mod kubelet_files;
 mod layout;
 pub mod machine;

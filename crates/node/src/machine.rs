@@ -40,6 +40,7 @@ pub fn look(config: &Config, probes: Option<&[Probe]>, shown: bool, root: &Path)
     let kubelet = Kubelet::read(&root, &mut findings);
     let switch = config.listen.endpoint();
     kubelet.judge(&switch, &mut findings);
+    kubelet.judge_age(&root, &mut findings);
     Kubelet::judge_kubeadm(&root, &switch, &mut findings);
     let table = &config.table;
     if let Some(driver) = probes.and_then(|it| driver_of(table, it, table.default.backend)) {

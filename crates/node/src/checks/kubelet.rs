@@ -1,13 +1,11 @@
 //! Checks of the kubelet: whether criswitch knows it, and what its restart would change besides the endpoint.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::path::Path;
 
 use crate::facts::MachineFacts;
 use crate::finding::Finding;
 use crate::kubelet::IMAGES;
-use crate::kubelet_files::files_of;
 use crate::settings::judge;
 use crate::start::Flags;
 use crate::steps::{ORDER_DROP_IN, PlannedStep};
@@ -17,10 +15,6 @@ use crate::unit::Unit;
 const OLDEST: u32 = 31;
 /// The oldest minor version for which k3s and RKE2 read kubelet drop-ins. Source: the documentation of k3s.
 const OLDEST_OF_RANCHER: u32 = 32;
-/// The unit of the times in `/proc/PID/stat`. Linux uses this value on all architectures that Kubernetes supports.
-const TICKS_PER_SECOND: u64 = 100;
-/// The field of `/proc/PID/stat` with the start, counted after the name of the program.
-const START_FIELD: usize = 19;
 /// The hint for what a restart of the kubelet would change besides its endpoint.
 const RESTART_FIRST: &str = "restarting the kubelet first";
 
@@ -105,47 +99,23 @@ pub(super) fn program(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec
 }
 
 pub(super) fn files(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
-    let Some(started) = start_time(facts) else {
-        let what = "the start of the kubelet's process cannot be read";
-        return Some(vec![Finding::unknown(["kubelet"], what, "")]);
-    };
-    let mut paths = files_of(&facts.kubelet.settings, &facts.root, &mut Vec::new());
-    for kubelet in [&facts.kubelet, &facts.next_kubelet] {
-        paths.extend(kubelet.settings.iter().map(|set| PathBuf::from(&set.from)));
-    }
+    let mut paths = facts.next_kubelet.files(&facts.root);
     if let Ok(layout) = &facts.layout {
         paths.extend(Unit::read(&facts.root, &layout.unit).files());
     }
-    paths.sort();
-    paths.dedup();
     // The drop-in of criswitch only orders the kubelet at the next boot.
-    paths.retain(|path| path.is_absolute() && !path.ends_with(ORDER_DROP_IN));
-    paths.retain(|path| {
-        fs::metadata(facts.root.at(path))
-            .and_then(|about| about.modified())
-            .is_ok_and(|time| time > started)
-    });
-    Some(vec![Finding::new(
-        paths.iter().map(|path| path.display()),
-        "the file is newer than the kubelet's process, so a restart would apply it",
-        RESTART_FIRST,
-    )])
-}
-
-/// The time at which the kubelet's process started, or up to a second later: the kernel shows the time of the boot in
-/// whole seconds.
-fn start_time(facts: &MachineFacts<'_>) -> Option<SystemTime> {
-    let process = format!("/proc/{}/stat", facts.kubelet.pid?);
-    let process = facts.root.text(Path::new(&process)).ok()??;
-    let (_, fields) = process.rsplit_once(')')?;
-    let ticks: u64 = fields.split_whitespace().nth(START_FIELD)?.parse().ok()?;
-    let machine = facts.root.text(Path::new("/proc/stat")).ok()??;
-    let boot = machine
-        .lines()
-        .find_map(|line| line.strip_prefix("btime "))?;
-    let boot = Duration::from_secs(boot.trim().parse::<u64>().ok()?.checked_add(1)?);
-    let since = Duration::from_millis(ticks.checked_mul(1000 / TICKS_PER_SECOND)?);
-    SystemTime::UNIX_EPOCH.checked_add(boot)?.checked_add(since)
+    paths.retain(|path| !path.ends_with(ORDER_DROP_IN));
+    Some(vec![match facts.kubelet.newer_files(paths, &facts.root) {
+        None => {
+            let what = "the start of the kubelet's process cannot be read";
+            Finding::unknown(["kubelet"], what, "")
+        }
+        Some(paths) => Finding::new(
+            paths.iter().map(|path| path.display()),
+            "the file is newer than the kubelet's process, so a restart would apply it",
+            RESTART_FIRST,
+        ),
+    }])
 }
 
 pub(super) fn flags(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
