@@ -348,3 +348,20 @@ fn a_unit_with_a_root_directory_of_its_own_is_unknown() {
         );
     }
 }
+
+#[test]
+fn a_line_continues_only_after_one_backslash_at_its_very_end() {
+    let own = "the kubelet uses its default runtime endpoint";
+    for (end, problem) in [
+        (" \\", CRIO),
+        (" \\ ", own),
+        (" \\\\", own),
+        (" \\\n# --v=2 \\", CRIO),
+    ] {
+        let unit = format!(
+            "\u{feff}[Service]\nExecStart=/usr/bin/kubelet{end}\n  --container-runtime-endpoint=unix:///run/crio.sock\n"
+        );
+        let machine = Machine::bare().with("/etc/systemd/system/kubelet.service", &unit);
+        says(&machine, problem);
+    }
+}

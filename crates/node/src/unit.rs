@@ -114,7 +114,8 @@ impl Unit {
         let section = section(name);
         let (mut lines, mut ignored, mut with_lines) = (Vec::new(), Vec::new(), Vec::new());
         for (from, text) in files {
-            let assignments = assignments(&text);
+            // systemd ignores a byte order mark in a unit.
+            let assignments = assignments(text.trim_start_matches('\u{feff}'));
             with_lines.extend(assignments.first().map(|_| PathBuf::from(&from)));
             for line in assignments {
                 let cause = match line.section.as_deref() {
@@ -459,21 +460,23 @@ struct Assignment {
     value: String,
 }
 
-/// The keys and values of a unit or of an environment file. A line that ends with `\` continues on the next line that
-/// is not a comment.
+/// The keys and values of a unit or of an environment file. A line that ends with `\`, without a blank after it,
+/// continues on the next line that is not a comment.
 fn assignments(text: &str) -> Vec<Assignment> {
     let mut found = Vec::new();
     let (mut whole, mut section) = (String::new(), None);
-    for (number, line) in (1..).zip(text.lines().chain([""]).map(str::trim)) {
+    for (number, line) in (1..).zip(text.lines().chain([""]).map(str::trim_start)) {
         if line.starts_with(['#', ';']) {
             continue;
         }
-        if let Some(start) = line.strip_suffix('\\') {
+        // The second of two `\` is an ordinary character.
+        let backslashes = line.len() - line.trim_end_matches('\\').len();
+        if let Some(start) = line.strip_suffix('\\').filter(|_| backslashes % 2 == 1) {
             whole += start;
             whole.push(' ');
             continue;
         }
-        whole += line;
+        whole += line.trim_end();
         if let Some(rest) = whole.strip_prefix('[')
             && let Some(header) = rest.strip_suffix(']')
         {
