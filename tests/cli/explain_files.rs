@@ -297,6 +297,9 @@ async fn a_setting_of_the_backend_decides_if_it_is_known() {
     assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], Value::Null);
     node.file("root/etc/runsc.toml", "[runsc_config]\nhost-uds = 'open'\n");
     assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], true);
+    let not_a_text = "[runsc_config]\nhost-uds = 'open'\nnet-raw = true\n";
+    node.file("root/etc/runsc.toml", not_a_text);
+    assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], Value::Null);
     node.file("root/etc/runsc.toml", "[runsc_config]\nnet-raw = 'true'\n");
     assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], false);
 
@@ -308,7 +311,7 @@ async fn a_setting_of_the_backend_decides_if_it_is_known() {
     assert_eq!(of(&node.pod(&device).await, "gvisor")["fits"], false);
     let pod = node.pod(elevated).await;
     assert_eq!(ids(&pod, "gvisor", "reasons"), ["gvisor-setuid"]);
-    let flags = "[runsc_config]\nnetwork = 'host'\nallow-suid = true\ncharacter-device-policy = 'prefer-emulated'\n";
+    let flags = "[runsc_config]\nnetwork = 'host'\nallow-suid = 'true'\ncharacter-device-policy = 'prefer-emulated'\n";
     node.file("root/etc/runsc.toml", flags);
     assert_eq!(of(&node.pod(network).await, "gvisor")["fits"], true);
     assert_eq!(of(&node.pod(&device).await, "gvisor")["fits"], Value::Null);

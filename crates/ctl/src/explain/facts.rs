@@ -87,11 +87,16 @@ impl NodeFacts {
             return Some(false);
         };
         let config = self.toml(path)?;
+        let flags = config
+            .get("runsc_config")
+            .map_or_else(|| Some(toml::Table::new()), |it| it.as_table().cloned())?;
+        // The shim rejects a file with a value that is not a text, so its flags are unknown.
+        if !flags.values().all(toml::Value::is_str) {
+            return None;
+        }
         let has = |flag: &str, values: &[&str]| {
-            config
-                .get("runsc_config")
-                .and_then(|it| it.get(flag))
-                .is_some_and(|it| values.contains(&it.to_string().trim_matches(['"', '\''])))
+            let value = flags.get(flag).and_then(toml::Value::as_str);
+            value.is_some_and(|value| values.contains(&value))
         };
         Some(has(flag, values) || flag == "host-uds" && has(OLD_HOST_UDS, &TRUE))
     }
