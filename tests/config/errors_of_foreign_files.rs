@@ -80,7 +80,7 @@ socket: /run/b.sock
         [handlers.c]
 { socket = '/run/c.sock' }",
         expect![[r#"
-            criswitch.toml:5:7: not valid TOML: invalid unquoted key, expected letters, numbers, `-`, `_`; try key = "value", each on one line
+            criswitch.toml:5:7: not valid TOML: invalid unquoted key, expected letters, numbers, `-`, `_`; try = in place of :
             criswitch.toml:7:1: not valid TOML: invalid key-value pair, expected key; try key = "value", each on one line"#]],
     );
 }

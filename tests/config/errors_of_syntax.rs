@@ -78,6 +78,18 @@ fn a_slip_has_one_problem_with_the_text_that_was_meant() {
             "allow_uids = ['1000']\ndefault_handler = 'a'\n[handlers]\na = '/run/a.sock'",
             "1000 without quotes",
         ),
+        (
+            "default_handler: 'a'\n[handlers]\na = '/run/a.sock'",
+            "= in place of :",
+        ),
+        (
+            "default_handler = 'a'\n[handlers]\na = { socket: '/run/a.sock' }",
+            "= in place of :",
+        ),
+        (
+            "default_handler = 'a'\n[handlers]\n=======\na = '/run/a.sock'",
+            "the file without the markers of a merge conflict",
+        ),
     ] {
         let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", main.as_bytes())]);
         let problems = criswitch_config::Config::load(&files.main()).expect_err(main);

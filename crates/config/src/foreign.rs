@@ -62,7 +62,11 @@ pub(super) fn file(text: &str, is_toml: bool) -> Option<(usize, &'static str)> {
             .find(|(start, _)| line.starts_with(start))
             .map(|(_, name)| *name);
         let (key, rest) = line.split_once(':').unwrap_or_default();
-        let is_yaml = is_first && is_word(key) && (rest.is_empty() || rest.starts_with(' '));
+        // A file with the header of a table is TOML with a mistake.
+        let is_yaml = is_first
+            && is_word(key)
+            && (rest.is_empty() || rest.starts_with(' '))
+            && !text.lines().any(|line| line.starts_with('['));
         Some((index + 1, known.or(is_yaml.then_some("YAML"))?))
     })
 }

@@ -462,7 +462,11 @@ fn line_at(text: &str, at: usize) -> &str {
 
 /// The suggestion for a line that is not TOML. It depends on the first sign of a different syntax in the line.
 fn syntax_hint(line: &str, message: &str) -> &'static str {
-    const SIGNS: [(&[&str], &str); 3] = [
+    const SIGNS: [(&[&str], &str); 4] = [
+        (
+            &[" <<<<<<< ", " ======= ", " >>>>>>> "],
+            "the file without the markers of a merge conflict",
+        ),
         (
             &["\u{201c}", "\u{201d}", "\u{2018}", "\u{2019}"],
             "straight quotes, \"",
@@ -487,8 +491,8 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
     ];
     let line = line.trim();
     let value = line.split_once('=').map(|(_, value)| value.trim());
-    // The blank lets a sign such as ` //` match at the beginning of the line too.
-    let words = format!(" {line}");
+    // The blanks let a sign such as ` //` match at both ends of the line too.
+    let words = format!(" {line} ");
     let has = |signs: &[&str]| signs.iter().any(|sign| words.contains(sign));
     let is_path = value.is_some_and(|value| value.starts_with('/'));
     let mut signs = SIGNS.iter();
@@ -499,6 +503,7 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
         None if value.is_some_and(|value| BOOLEANS.contains(&value)) => "true or false",
         None if line.ends_with(';') => "the line without the ; at its end",
         None if line.ends_with(',') => "the line without the , at its end",
+        None if line.contains(": ") && !line.contains('#') => "= in place of :",
         None => MESSAGES
             .into_iter()
             .find(|(start, _)| message.starts_with(start))
