@@ -261,3 +261,25 @@ fn wait_for(mut condition: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE);
     }
 }
+
+#[test]
+fn a_second_pod_with_another_specification_stops_the_first_one() {
+    let ready = [
+        ("plan", 0, "ready: nothing would change\n"),
+        ("apply", 0, ""),
+        ("status", 0, "installed\n"),
+    ];
+    for (mode, state, code) in [("plan", "planned", 0), ("install", "refused", 1)] {
+        let node = Followed::start(mode, &ready);
+        node.until(if mode == "plan" {
+            "planned: ready"
+        } else {
+            "installed"
+        });
+        let copy = node.root.path().join(NODE).join("spec.toml");
+        fs::write(&copy, "default_handler = 'crun'\n").unwrap();
+        let what = format!("{state}: refused: a pod of another pool or release follows this node");
+        assert_eq!(node.until(&what).0, Some(code));
+        node.end();
+    }
+}

@@ -31,6 +31,8 @@ const MAX_MESSAGE: usize = 1000;
 /// unready, because the DaemonSet controller replaces all pods that are not ready at once.
 const READY: [&str; 3] = ["planned", "installed", "uninstalled"];
 const UNINSTALLED: &str = "uninstalled\n";
+const TWO_PODS: &str = "refused: a pod of another pool or release follows this node with another specification; try one pool for each \
+    node\n";
 
 /// The arguments of `criswitch node follow`.
 #[derive(Args)]
@@ -69,8 +71,8 @@ enum FollowMode {
 struct Follower<'a> {
     options: &'a FollowArguments,
     root: Root<'a>,
-    /// Whether the programs and the specification have been copied to the node.
-    has_copies: bool,
+    /// The specification that has been copied to the node with the programs; `None` before the copies.
+    copied: Option<Vec<u8>>,
     /// Whether the change of the node has succeeded or failed. This process does not retry a change that has failed; a
     /// new pod retries it.
     is_decided: bool,
@@ -84,7 +86,7 @@ impl FollowArguments {
         let follower = Follower {
             options: self,
             root: Root::of(&self.root),
-            has_copies: false,
+            copied: None,
             is_decided: false,
         };
         block_on(async {
@@ -117,7 +119,7 @@ impl Follower<'_> {
         let mut last = String::new();
         loop {
             let report = self.look().await.unwrap_or_else(|error| {
-                self.has_copies = false;
+                self.copied = None;
                 format!("unknown\n{error:#}\n")
             });
             if report != last {
@@ -136,15 +138,16 @@ impl Follower<'_> {
 
     /// Changes the node if the mode requires it. Returns the report about the node.
     async fn look(&mut self) -> anyhow::Result<String> {
-        if !self.has_copies {
+        if self.copied.is_none() {
             // Wait for a change that an earlier pod or an administrator has started.
             if APPLY.is_active(&self.root).await? {
                 APPLY.follow(&self.root, None, true).await?;
             }
-            self.carry().context("cannot copy to the node")?;
-            self.has_copies = true;
+            self.copied = Some(self.carry().context("cannot copy to the node")?);
         }
         match self.options.mode {
+            FollowMode::Plan if self.is_replaced() => Ok(format!("planned\n{TWO_PODS}")),
+            FollowMode::Install if self.is_replaced() => Ok(format!("refused\n{TWO_PODS}")),
             FollowMode::Plan => Ok(format!("planned\n{}", self.plan().await?.output)),
             FollowMode::Install if self.is_decided => self.status().await,
             FollowMode::Install => self.install().await,
@@ -212,14 +215,25 @@ impl Follower<'_> {
             .await
     }
 
-    /// Copies the programs and the specification to the node.
-    fn carry(&self) -> io::Result<()> {
+    /// Whether the copy of the specification on the node is of another pod.
+    fn is_replaced(&self) -> bool {
+        let copy = fs::read(self.root.at(Path::new(SPEC)));
+        let own = self.copied.as_ref().filter(|_| self.options.spec.is_some());
+        own.is_some_and(|own| copy.is_ok_and(|copy| copy != *own))
+    }
+
+    /// Copies the programs and the specification to the node. Returns the copy of the specification.
+    fn carry(&self) -> io::Result<Vec<u8>> {
         let program = std::env::current_exe()?;
         self.copy(&daemon_beside(&program), DAEMON)?;
         self.copy(&program, PROGRAM)?;
         match &self.options.spec {
-            Some(spec) => self.copy(spec, SPEC),
-            None => Ok(()),
+            Some(spec) => {
+                let own = fs::read(spec)?;
+                self.copy(spec, SPEC)?;
+                Ok(own)
+            }
+            None => Ok(Vec::new()),
         }
     }
 
