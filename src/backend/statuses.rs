@@ -35,7 +35,7 @@ pub(crate) struct Statuses {
 /// A reply to a call for the status of one item, which was not verbose.
 #[derive(Clone, Debug)]
 pub(crate) struct ItemStatus {
-    /// The reply as the backend sent it.
+    /// The reply as the backend sent it. The gate reads it before it is served.
     pub(crate) message: Bytes,
     /// The state in the reply.
     pub(crate) state: u64,

@@ -22,6 +22,7 @@ use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::call::reply::{self, Unsent};
 use crate::call::{Call, Failed, Request};
+use crate::gate::Readable;
 use crate::ownership::Owners;
 use crate::switch::Switch;
 use crate::switch::view::View;
@@ -79,8 +80,8 @@ pub(crate) async fn in_time<T, E: From<Status>>(
     Err(backend.timed_out(call.row).into())
 }
 
-/// The last status of the pod or container in `call`, if the cached list of its owner may be served and shows the item
-/// in the same state.
+/// The last status of the pod or container in `call`, if clients can use it, and if the cached list of its owner may be
+/// served and shows the item in the same state.
 fn kept(switch: &Switch, call: &Call, backend: &Backend) -> Option<Unsent> {
     let message = call.message();
     let (kind, id) = item(call.row, &message)?;
@@ -95,8 +96,9 @@ fn kept(switch: &Switch, call: &Call, backend: &Backend) -> Option<Unsent> {
         Kind::Pod => &POD_STATUS_HANDLERS,
         Kind::Container => &CONTAINER_STATUS_HANDLERS,
     };
-    let renamed = View::of(switch).renamed(backend, &status.message, handlers);
-    Some(reply::of_message(vec![renamed.ok()?.unwrap_or(status.message)]).into())
+    let message = Readable::item_status(kind, &status.message).ok()?;
+    let renamed = View::of(switch).renamed(backend, &message, handlers).ok()?;
+    Some(reply::of_message(vec![renamed.unwrap_or(message).into()]).into())
 }
 
 /// The state of a pod or container in the cached list of `backend`. `None` if the list lacks the item or is too old.

@@ -281,3 +281,37 @@ async fn a_status_answers_until_its_backend_has_answered_the_call_that_changes_i
         rig.restart_switch().await;
     }
 }
+
+#[tokio::test]
+async fn a_status_that_clients_cannot_use_passes_from_its_backend_and_is_not_served_again() {
+    let faults: [(&str, &[u8]); 3] = [
+        // Labels that are not UTF-8, and an image that is cut off.
+        (
+            "PodSandboxStatus",
+            b"\x0a\x0d\x3a\x0b\x0a\x03key\x12\x04caf\xe9",
+        ),
+        (
+            "ContainerStatus",
+            b"\x0a\x0d\x62\x0b\x0a\x03key\x12\x04caf\xe9",
+        ),
+        ("ContainerStatus", b"\x0a\x04\x42\x02\x0a\x05"),
+    ];
+    for (rpc, fault) in faults {
+        let (rig, pod, container) = with_statuses().await;
+        rig.sim("kata").append_raw(rpc, fault);
+        let request = match rpc {
+            "PodSandboxStatus" => frame(&cri::PodSandboxStatusRequest {
+                pod_sandbox_id: pod,
+                verbose: false,
+            }),
+            _ => frame(&cri::ContainerStatusRequest {
+                container_id: container,
+                verbose: false,
+            }),
+        };
+        let read = async || send(&rig, rpc, request.clone()).await.code();
+        assert_eq!(read().await, Code::Ok, "{rpc}");
+        stopped(&rig, "kata").await;
+        assert_eq!(read().await, Code::Unavailable, "{rpc}");
+    }
+}

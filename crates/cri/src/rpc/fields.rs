@@ -272,6 +272,14 @@ pub mod maps {
     /// The maps in a `ContainerEventResponse`.
     #[rustfmt::skip]
     pub const EVENT: &[Path] = &[&[4, 7], &[4, 8], &[5, 8, 2], &[5, 12], &[5, 13], &[5, 14, 9, 2], &[5, 16, 1, 9]];
+    /// The maps in a `PodSandboxStatusResponse`.
+    #[rustfmt::skip]
+    pub const POD_STATUS: &[Path] = &[
+        &[1, 7], &[1, 8], &[2], &[3, 8, 2], &[3, 12], &[3, 13], &[3, 14, 9, 2], &[3, 16, 1, 9],
+    ];
+    /// The maps in a `ContainerStatusResponse`.
+    #[rustfmt::skip]
+    pub const CONTAINER_STATUS: &[Path] = &[&[1, 8, 2], &[1, 12], &[1, 13], &[1, 14, 9, 2], &[1, 16, 1, 9], &[2]];
 
     /// The maps of each message that goes to every client.
     pub const ALL: &[(&str, &[Path])] = &[
@@ -288,6 +296,8 @@ pub mod maps {
         ("VersionResponse", &[]),
         ("StatusResponse", STATUS),
         ("ContainerEventResponse", EVENT),
+        ("PodSandboxStatusResponse", POD_STATUS),
+        ("ContainerStatusResponse", CONTAINER_STATUS),
     ];
 }
 
@@ -318,6 +328,17 @@ pub mod lists {
         &[4, 5, 2], &[4, 6, 1, 2, 5, 2], &[4, 6, 1, 2, 5, 3], &[5], &[5, 14], &[5, 14, 6], &[5, 14, 7], &[5, 14, 11],
         &[5, 16, 1, 8], &[5, 16, 2, 6],
     ];
+    /// The lists in a `PodSandboxStatusResponse`.
+    #[rustfmt::skip]
+    pub const POD_STATUS: &[Path] = &[
+        &[1, 5, 2], &[1, 6, 1, 2, 5, 2], &[1, 6, 1, 2, 5, 3], &[3], &[3, 14], &[3, 14, 6], &[3, 14, 7], &[3, 14, 11],
+        &[3, 16, 1, 8], &[3, 16, 2, 6],
+    ];
+    /// The lists in a `ContainerStatusResponse`.
+    #[rustfmt::skip]
+    pub const CONTAINER_STATUS: &[Path] = &[
+        &[1, 14], &[1, 14, 6], &[1, 14, 7], &[1, 14, 11], &[1, 16, 1, 8], &[1, 16, 2, 6],
+    ];
 
     /// The lists of each message that goes to every client.
     pub const ALL: &[(&str, &[Path])] = &[
@@ -334,5 +355,7 @@ pub mod lists {
         ("VersionResponse", &[]),
         ("StatusResponse", STATUS),
         ("ContainerEventResponse", EVENT),
+        ("PodSandboxStatusResponse", POD_STATUS),
+        ("ContainerStatusResponse", CONTAINER_STATUS),
     ];
 }
