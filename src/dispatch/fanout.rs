@@ -327,9 +327,10 @@ pub(crate) async fn merge(
     if let Some(why) = parts.failure() {
         return Err(why);
     }
-    let merged = one_message(switch, call, &how.join, messages)?;
-    // An answer of one backend may have changed the items of another.
-    Ok(Unsent::of(merged, backends))
+    // An answer of one backend may have changed the items of another. The reply waits for the disk before its parts are
+    // merged: the parts count in memory, and a merged copy counts only as an unread reply.
+    call.may_show(&backends.iter().collect()).await?;
+    Ok(one_message(switch, call, &how.join, messages)?.into())
 }
 
 /// Asks all `backends` at once, and learns their answers. Replaces a part that cannot be used (see [`fallback`]) or

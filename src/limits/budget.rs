@@ -76,6 +76,8 @@ enum Whole {
     /// The budget is not part of another budget.
     Itself,
     Budget(Budget),
+    /// The bytes count in two budgets.
+    Both(Budget, Budget),
     /// The budget is one connection's part of [`Shares`].
     Shares(MemoryShare),
 }
@@ -153,6 +155,11 @@ impl Budget {
         Budget::new(limit, Whole::Budget(self.clone()), large)
     }
 
+    /// A part of this budget and of `other` with this limit.
+    fn part_of_both(&self, other: &Budget, limit: usize) -> Budget {
+        Budget::new(limit, Whole::Both(self.clone(), other.clone()), None)
+    }
+
     /// The bytes in use.
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
@@ -164,6 +171,9 @@ impl Budget {
         let taken = match &self.0.whole {
             Whole::Itself => Ok(()),
             Whole::Budget(whole) => whole.take(bytes),
+            Whole::Both(one, other) => one
+                .take(bytes)
+                .and_then(|()| other.take(bytes).inspect_err(|_| one.give_back(bytes))),
             Whole::Shares(share) => share.take(self, before, bytes),
         };
         taken.inspect_err(|_| self.subtract(bytes))
@@ -174,6 +184,10 @@ impl Budget {
         match &self.0.whole {
             Whole::Itself => {}
             Whole::Budget(whole) => whole.give_back(bytes),
+            Whole::Both(one, other) => {
+                one.give_back(bytes);
+                other.give_back(bytes);
+            }
             Whole::Shares(share) => share.give_back(bytes),
         }
     }

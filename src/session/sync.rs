@@ -20,6 +20,7 @@ use crate::call::Failed;
 use crate::dispatch::fanout::status;
 use crate::dispatch::own::{self, FirstLists, OwnCalls, unless_silent};
 use crate::gate::Readable;
+use crate::limits::places::User;
 use crate::switch::act::act;
 use crate::switch::learn::Learned;
 use crate::topology::Live;
@@ -200,7 +201,8 @@ async fn first_status(own: OwnCalls<'_>) -> Result<(), Status> {
     let answer = backend
         .ask_own(wire, &rpc::STATUS, frames::frame(&[]))
         .await?;
-    status::keep_status(backend, forgets, &backend.message(&answer)?)?;
+    let memory = backend.own.of(User::Own, &rpc::STATUS);
+    status::keep_status(backend, forgets, &backend.message(&answer)?, &memory)?;
     act(switch, backend, Learned::of_status()).map(drop)
 }
 

@@ -14,6 +14,8 @@ use criswitch_cri::rpc::fields::{
     pod_sandbox_config, restore_pod_request, run_pod_sandbox_request,
 };
 
+use crate::gate::MOST_PAIRS;
+
 /// The number of a field in the list item, and the path of its value in the request.
 type Copied = (u32, &'static [u32]);
 
@@ -75,7 +77,8 @@ pub(crate) fn created(list: List, id: &str, request: &[u8]) -> Result<Bytes, Mal
     let mut item = BytesMut::new();
     protobuf::put_bytes(&mut item, pod_sandbox::ID, id.as_bytes());
     for (number, path) in copied {
-        for value in protobuf::all_bytes(request, path)? {
+        // The gate rejects an item with more pairs.
+        for value in protobuf::first_bytes(request, path, MOST_PAIRS + 1)? {
             protobuf::put_bytes(&mut item, *number, value);
         }
     }

@@ -154,7 +154,7 @@ async fn image_at(
     if answer.code() != Code::Ok {
         return Err(named(backend, answer));
     }
-    let Stored::Image(image) = stores::image_of(backend, &answer)? else {
+    let Stored::Image(image) = stores::image_of(backend, call.user, &answer)? else {
         return Ok(None);
     };
     let id = protobuf::string(&image, LISTED_ID).map_err(|fault| backend.malformed(&fault))?;

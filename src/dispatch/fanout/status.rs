@@ -34,6 +34,7 @@ use crate::call::{Call, Failed};
 use crate::dispatch::fanout;
 use crate::errors;
 use crate::gate::Readable;
+use crate::limits::budget::Budget;
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::Learned;
@@ -228,9 +229,10 @@ async fn request_status(
             return Err(late(backend));
         }
     };
+    let memory = backend.memory.of(call.user, call.row);
     let status = backend
         .message(&answer)
-        .and_then(|message| keep_status(backend, forgets, &message))
+        .and_then(|message| keep_status(backend, forgets, &message, &memory))
         .inspect_err(|_| backend.record.doubt(&rpc::STATUS))?;
     backend.record.note_answer(&rpc::STATUS, None);
     let said = StatusAnswer {
@@ -243,23 +245,30 @@ async fn request_status(
 
 /// Caches a status if clients can read it, because the merged status has parts of it. `forgets` is the value of
 /// [`Backend::forgets`] when the status was requested: a forgotten status is not cached again. Returns the status. If
-/// clients cannot read the info of a verbose status, returns the status without the info.
+/// clients cannot read the info of a verbose status, returns a copy without the info, which counts in `memory`.
 ///
 /// # Errors
-/// `Internal` for a malformed or oversized status.
+/// `Internal` for a malformed or oversized status; `ResourceExhausted` if `memory` is full.
 pub(crate) fn keep_status(
     backend: &Backend,
     forgets: u64,
     status: &Bytes,
+    memory: &Budget,
 ) -> Result<Readable, Status> {
     let kept = merged::without_info(status).map_err(|fault| backend.malformed(&fault))?;
     if let Some(cause) = merged::oversized(&kept) {
         return Err(backend.bad_reply(&cause));
     }
     let kept = Readable::status(&kept).map_err(|fault| backend.bad_reply(&fault))?;
-    let has_info = kept.len() != status.len();
-    let whole = has_info.then(|| Readable::status(status).ok()).flatten();
-    let usable = whole.unwrap_or_else(|| kept.clone());
+    let whole = kept
+        .repeated(status)
+        .or_else(|| Readable::status(status).ok());
+    let usable = match whole {
+        Some(whole) => whole,
+        None => kept
+            .clone()
+            .holding(backend.resized(memory.held(), kept.len())?),
+    };
     if backend.forgets() == forgets {
         backend.learn_saved(|known| known.set_status(kept));
     }
@@ -334,4 +343,31 @@ pub(crate) fn features_of(status: &[u8], handler: &str) -> Vec<&'static str> {
     let features =
         found.and_then(|found| protobuf::submessage(found, &[runtime_handler::FEATURES]).ok());
     features::names(features::OF_HANDLER, &features.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use criswitch_config::address::Address;
+    use criswitch_config::{BackendConfig, BackendIds};
+
+    use super::*;
+    use crate::backend::connect::Dialer;
+
+    #[test]
+    fn a_status_counts_with_its_reply_and_a_copy_counts_separately() {
+        let socket = Address::parse("/run/runc.sock").unwrap();
+        let id = BackendIds::except(std::iter::empty()).issue();
+        let row = BackendConfig::without_row(id, "runc", &socket);
+        let backend = Backend::new(&row, 1 << 20, Dialer::Socket);
+        let memory = Budget::for_messages(1 << 20);
+        let keep = |status: &Bytes| keep_status(&backend, 0, status, &memory).unwrap();
+        let handler = Bytes::from_static(b"\x1a\x03\x0a\x01a");
+        assert_eq!(keep(&handler).as_ptr(), handler.as_ptr(), "no copy");
+        // Info that is not UTF-8.
+        let info = b"\x12\x0b\x0a\x03raw\x12\x04caf\xe9";
+        let copy = keep(&[&handler[..], info].concat().into());
+        assert_eq!((copy.as_ref(), memory.used()), (&handler[..], copy.len()));
+        drop(copy);
+        assert_eq!(memory.used(), 0);
+    }
 }

@@ -24,7 +24,8 @@ pub struct Replies {
     own: UserReplies,
     /// The part of all users except root and criswitch's own user.
     others: Budget,
-    /// The part of `others` for large replies to calls that are not lists.
+    /// The memory that large replies to calls that are not lists may take of `others`. These replies also count in the
+    /// part of their user.
     others_large: Budget,
     /// The parts of these users. Only users in `allow_uids` can connect, so these are few.
     users: Mutex<FnvHashMap<u32, UserReplies>>,
@@ -53,7 +54,7 @@ impl Replies {
         let part = all.limit() / MESSAGES * PARTS;
         let (others, large) = (all.part(part, None), all.part(part, None));
         Replies {
-            others_large: others.part(others.limit() / LARGE, None),
+            others_large: Budget::of(others.limit() / LARGE),
             others,
             users: Mutex::default(),
             own: UserReplies::of(all, large),
@@ -80,8 +81,8 @@ impl Replies {
     /// The part of one other user.
     fn user(&self) -> UserReplies {
         let most = |whole: &Budget| whole.limit() - whole.limit() / LEFT;
-        let large = self.others_large.part(most(&self.others_large), None);
-        let all = self.others.part(most(&self.others) - large.limit(), None);
+        let all = self.others.part(most(&self.others), None);
+        let large = all.part_of_both(&self.others_large, most(&self.others_large));
         UserReplies::of(all, large)
     }
 
@@ -143,6 +144,15 @@ mod tests {
             assert!(held.grow(4 << 20).is_ok());
         }
         drop(taken);
+    }
+
+    #[test]
+    fn a_largest_list_of_an_other_user_fits_with_a_rewritten_copy() {
+        for max_message in [1, 16 << 20, 1 << 30] {
+            let replies = Replies::new(max_message);
+            let mut held = replies.of(OTHER, &LIST_PODS).held();
+            assert!(held.grow(2 * max_message + (1 << 20)).is_ok());
+        }
     }
 
     #[test]

@@ -167,7 +167,7 @@ impl Budget {
     fn share(&self) -> Option<&MemoryShare> {
         match &self.0.whole {
             Whole::Shares(share) => Some(share),
-            Whole::Itself | Whole::Budget(_) => None,
+            Whole::Itself | Whole::Budget(_) | Whole::Both(..) => None,
         }
     }
 }

@@ -5,13 +5,15 @@ use std::time::Duration;
 use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
-use crate::calls::stopped;
+use crate::calls::{part, stopped};
 use crate::faults::{directly, node, until_state};
 use crate::kubelet::{Kubelet, asked, forget};
 use crate::support::clock::later;
 use crate::support::misbehaving::thief;
 use crate::support::{Rig, Sim, frame, image_spec};
+use crate::wait::until;
 
+const LARGE: usize = 1 << 20;
 const APP: &str = "registry.k8s.io/app:1";
 /// After the kubelet has found a pod's image, criswitch expects the call for the image's user within this time.
 const ASKING: Duration = Duration::from_secs(600);
@@ -83,6 +85,21 @@ async fn an_image_that_clients_cannot_decode_does_not_answer_for_all_stores() {
         rig.sim(other).append_raw("ImageStatus", b"".as_slice());
         assert_eq!(uid(&rig, APP).await, 1000, "{name}");
     }
+}
+
+/// Protobuf allows a submessage in several parts, which criswitch joins.
+#[tokio::test]
+async fn a_copy_of_an_image_counts_in_memory_while_another_store_does_not_answer() {
+    let rig = stores(image("sha256:11", 1000), image("sha256:11", 1000)).await;
+    let large = part(1, part(100, vec![0; LARGE]));
+    rig.sim("runc").append_raw("ImageStatus", large);
+    rig.sim("kata").hold("ImageStatus");
+    let held = async {
+        until(async || rig.held("runc") >= 2 * LARGE).await;
+        rig.sim("kata").release("ImageStatus");
+    };
+    let (found, ()) = tokio::join!(uid(&rig, APP), held);
+    assert_eq!(found, 1000);
 }
 
 #[tokio::test]

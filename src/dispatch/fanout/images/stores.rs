@@ -1,5 +1,6 @@
 //! The answers of image stores to an `ImageStatus`: fresh answers, or the cached list of a store that does not answer.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::dispatch::fanout;
 use crate::dispatch::fanout::fallback::NEEDED_LIMIT;
 use crate::errors;
 use crate::gate::Readable;
+use crate::limits::places::User;
 use crate::switch::image_references::{self, ImageReference};
 use crate::topology::Live;
 
@@ -211,7 +213,7 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
     };
     let is_late = answer.as_ref().is_err_and(errors::is_silence) && wait == Wait::ListTimeout;
     let read = answer.map_err(Failed::from).and_then(|answer| {
-        let image = image_of(backend, &answer)?;
+        let image = image_of(backend, call.user, &answer)?;
         match answer.code() {
             Code::Ok => Ok((answer, image)),
             _ => Err(named(backend, answer)),
@@ -267,11 +269,12 @@ fn image_in(call: &Call, backend: &Backend, snapshot: &Snapshot) -> Option<Store
     Some(Stored::Nothing)
 }
 
-/// The image in an answer to `ImageStatus`; `Stored::Nothing` if the answer is an error or has no image.
+/// The image in an answer to the `ImageStatus` of a client of `user`. `Stored::Nothing` if the answer is an error or
+/// has no image. A copy of the image counts in the memory for the backend's replies.
 ///
 /// # Errors
-/// `Internal` if clients cannot decode the answer.
-pub(super) fn image_of(backend: &Backend, answer: &Answer) -> Result<Stored, Status> {
+/// `Internal` if clients cannot decode the answer; `ResourceExhausted` if the memory is full.
+pub(super) fn image_of(backend: &Backend, user: User, answer: &Answer) -> Result<Stored, Status> {
     if answer.code() != Code::Ok {
         return Ok(Stored::Nothing);
     }
@@ -281,10 +284,15 @@ pub(super) fn image_of(backend: &Backend, answer: &Answer) -> Result<Stored, Sta
     if !protobuf::has(&message, image_status_response::IMAGE).map_err(malformed)? {
         return Ok(Stored::Nothing);
     }
-    // Protobuf allows a submessage in several parts. The concatenated parts are the submessage.
-    let image = protobuf::all_bytes(&message, &[image_status_response::IMAGE])
-        .map_err(malformed)?
-        .concat();
+    let image = protobuf::submessage(&message, &[image_status_response::IMAGE]);
+    let image = match image.map_err(malformed)? {
+        Cow::Borrowed(image) => message.slice_ref(image),
+        // Protobuf allows a submessage in several parts.
+        Cow::Owned(parts) => {
+            let held = backend.memory.of(user, &rpc::IMAGE_STATUS).held();
+            backend.resized(held, parts.len())?.with(parts.into())
+        }
+    };
     ImageProperties::of(&image).map_err(malformed)?;
-    Ok(Stored::Image(image.into()))
+    Ok(Stored::Image(image))
 }
