@@ -404,7 +404,7 @@ impl Backend {
             return Err(failed);
         }
         self.connection.replaced().await;
-        self.wire().await
+        Ok(self.wire().await?.for_user(last.user()))
     }
 
     /// The status of a call to a backend that is unresponsive because of `cause`.

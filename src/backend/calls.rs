@@ -61,7 +61,8 @@ impl Drop for Changing<'_> {
 }
 
 impl Backend {
-    /// Sends one call and returns the response once its headers have come. Dropping the future cancels the call.
+    /// Sends one call of a client of `user` and returns the response once its headers have come. Dropping the future
+    /// cancels the call.
     ///
     /// # Errors
     /// `Unavailable` if the backend cannot be reached, dies before it answers, or becomes unresponsive
@@ -69,11 +70,15 @@ impl Backend {
     /// if it does not speak gRPC.
     pub async fn call(
         &self,
+        user: User,
         row: &Row,
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<http::Response<IncomingBody>, Status> {
-        let called = pin!(async { self.call_over(self.wire().await?, row, headers, body).await });
+        let called = pin!(async {
+            let wire = self.wire().await?.for_user(user);
+            self.call_over(wire, row, headers, body).await
+        });
         let response = self.patiently(row, called).await?;
         self.wakeups.answered.notify_waiters();
         Ok(response)
@@ -148,8 +153,8 @@ impl Backend {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Answer, Status> {
-        self.read_over(wire, row, headers, body, &self.memory.of(user, row))
-            .await
+        let (wire, memory) = (wire.for_user(user), self.memory.of(user, row));
+        self.read_over(wire, row, headers, body, &memory).await
     }
 
     /// Sends a call that criswitch makes itself. The call goes over `wire` if `wire` is given, even before the backend

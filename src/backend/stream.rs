@@ -32,7 +32,7 @@ impl Messages {
     /// Sends a call of criswitch itself and returns the stream of reply messages.
     pub(crate) async fn open_own(backend: &Backend, row: &'static Row) -> Result<Messages, Status> {
         let response = backend
-            .call(row, &own_headers(), frames::frame(&[]))
+            .call(User::Own, row, &own_headers(), frames::frame(&[]))
             .await?;
         Ok(Messages::of(row, response, &backend.own.of(User::Own, row)))
     }

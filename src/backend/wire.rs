@@ -19,7 +19,8 @@ use tonic::Status;
 
 use crate::errors;
 use crate::limits::incoming::IncomingBody;
-use crate::limits::streams::{StreamQueue, StreamSlot, Streams};
+use crate::limits::places::User;
+use crate::limits::streams::{CallSlots, OTHERS_CONNECTIONS, StreamQueue, StreamSlot, Streams};
 
 /// Ends when the connection has ended, or when it rejects a call because the backend has sent GOAWAY. After GOAWAY, the
 /// calls in flight go on.
@@ -32,6 +33,8 @@ pub type Driver = BoxFuture<'static, Result<(), h2::Error>>;
 pub struct Wire {
     shared: Arc<SharedWire>,
     used_for: WireUse,
+    /// The user whose calls are sent.
+    user: User,
 }
 
 /// The calls that are sent over a [`Wire`].
@@ -52,6 +55,8 @@ struct SharedWire {
     queue: Arc<StreamQueue>,
     /// Whether the backend is unresponsive.
     is_paused: AtomicBool,
+    /// The calls of users other than root and criswitch's own user, on all connections.
+    others: Arc<Streams>,
 }
 
 /// One HTTP/2 connection.
@@ -111,10 +116,12 @@ impl Wire {
             extra: Mutex::default(),
             queue,
             is_paused: AtomicBool::new(false),
+            others: Streams::new(Arc::default()),
         };
         let wire = Wire {
             shared: Arc::new(shared),
             used_for: WireUse::Session,
+            user: User::Own,
         };
         (wire, driver.boxed())
     }
@@ -155,8 +162,8 @@ impl Wire {
     /// The same connection for probes. A stream is kept free for them.
     pub(crate) fn for_probes(&self) -> Wire {
         Wire {
-            shared: Arc::clone(&self.shared),
             used_for: WireUse::Probes,
+            ..self.clone()
         }
     }
 
@@ -177,11 +184,22 @@ impl Wire {
     pub(super) fn pause(&self, is_paused: bool) {
         self.shared.is_paused.store(is_paused, Ordering::Relaxed);
         self.shared.queue.wake_all();
+        self.shared.others.queue().wake_all();
     }
 
     /// Whether the connection takes no call now because the backend is unresponsive.
     pub(super) fn is_paused(&self) -> bool {
         self.used_for == WireUse::Others && self.shared.is_paused.load(Ordering::Relaxed)
+    }
+
+    /// The same connection for calls of `user`.
+    pub(super) fn for_user(self, user: User) -> Wire {
+        Wire { user, ..self }
+    }
+
+    /// The user whose calls are sent.
+    pub(super) fn user(&self) -> User {
+        self.user
     }
 
     /// Waits until a call finds a free stream.
@@ -257,6 +275,34 @@ impl Wire {
         !extra.is_empty() && free.count() == 1
     }
 
+    /// Takes a free stream, and before that a part of the streams for other users if the call is of one. Waits if there
+    /// is none. `None` if the connection takes no further calls or is paused.
+    async fn slots(&self) -> Option<(Arc<HttpConnection>, CallSlots)> {
+        let share = if self.user.is_other() {
+            Some(Box::pin(self.share_of_others()).await?)
+        } else {
+            None
+        };
+        let (connection, slot) = self.stream().await?;
+        Some((connection, (slot, share)))
+    }
+
+    /// Takes a part of the streams for other users. Waits for one if there is none. `None` if the connection takes no
+    /// further calls or is paused.
+    async fn share_of_others(&self) -> Option<StreamSlot> {
+        let SharedWire { first, others, .. } = &*self.shared;
+        let waiting = others.queue().join(false);
+        let taken = waiting.until(|| {
+            if self.is_paused() {
+                return Some(None);
+            }
+            let of_connection = first.requests.current_max_send_streams();
+            let most = of_connection.saturating_mul(OTHERS_CONNECTIONS);
+            others.take(most).map(Some)
+        });
+        first.over.run_until_cancelled(taken).await.flatten()
+    }
+
     /// Takes a free stream. Waits for one if there is none. `None` if the connection takes no further calls or is
     /// paused.
     async fn stream(&self) -> Option<Free> {
@@ -299,7 +345,7 @@ impl Wire {
         request: http::Request<Bytes>,
     ) -> Result<http::Response<IncomingBody>, SendFailure> {
         let timeout = grpc::timeout(request.headers());
-        let Some((connection, slot)) = self.stream().await else {
+        let Some((connection, slots)) = self.slots().await else {
             return Err(SendFailure {
                 status: errors::connection_over(),
                 is_unprocessed: true,
@@ -310,7 +356,7 @@ impl Wire {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         match connection.send(request).await {
             Ok(response) => {
-                Ok(response.map(|stream| IncomingBody::new(stream, deadline).holding(slot)))
+                Ok(response.map(|stream| IncomingBody::new(stream, deadline).holding(slots)))
             }
             Err((error, is_unprocessed)) => Err(SendFailure {
                 status: errors::of_http2(error, deadline),

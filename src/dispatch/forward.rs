@@ -105,7 +105,7 @@ async fn pass_as_it_is(
         return Ok(reply::of_answer(answer).into());
     }
     let response = backend
-        .call(call.row, &call.headers, call.body.clone())
+        .call(call.user, call.row, &call.headers, call.body.clone())
         .await?;
     let listing = call.listing().filter(|listing| !listing.list.is_stats());
     let list = listing.map(|listing| listing.list);

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::errors;
-use crate::limits::streams::StreamSlot;
+use crate::limits::streams::CallSlots;
 
 /// The body of a client's request or of a backend's response.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ pub struct IncomingBody {
     is_data_over: bool,
     /// The deadline of the call.
     deadline: Option<Instant>,
-    /// The slot of a call's stream to a backend, until the stream has ended.
-    slot: Option<StreamSlot>,
+    /// The slots of a call to a backend, until its stream has ended.
+    slots: Option<CallSlots>,
 }
 
 impl IncomingBody {
@@ -31,13 +31,13 @@ impl IncomingBody {
             stream,
             is_data_over: false,
             deadline,
-            slot: None,
+            slots: None,
         }
     }
 
-    /// Frees `slot` when the stream has ended.
-    pub(crate) fn holding(mut self, slot: StreamSlot) -> IncomingBody {
-        self.slot = Some(slot);
+    /// Frees `slots` when the stream has ended.
+    pub(crate) fn holding(mut self, slots: CallSlots) -> IncomingBody {
+        self.slots = Some(slots);
         self
     }
 
@@ -77,7 +77,7 @@ impl Body for IncomingBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(IncomingBody::poll_frame(&mut self, cx));
         if !matches!(&frame, Some(Ok(frame)) if frame.is_data()) {
-            self.slot = None;
+            self.slots = None;
         }
         match frame {
             // After a complete reply, a server may send RST_STREAM with NO_ERROR, because it does not need the rest of

@@ -10,7 +10,11 @@ use tokio::sync::Notify;
 /// streams on each connection, an `ExecSync` for each of a node's 110 pods still finds a stream.
 pub const MAX_FURTHER_CONNECTIONS: usize = 15;
 
-/// The calls on one connection.
+/// Users other than root and criswitch's own user may together use as many streams of a backend as this many of its
+/// connections have: half of all. So their calls never block the calls of root.
+pub(crate) const OTHERS_CONNECTIONS: usize = MAX_FURTHER_CONNECTIONS.div_ceil(2);
+
+/// The calls on one connection, or the calls of some users.
 #[derive(Debug)]
 pub(crate) struct Streams {
     used: AtomicUsize,
@@ -32,6 +36,9 @@ pub(crate) struct StreamQueue {
 /// A stream in use. Dropping the value frees the stream.
 #[derive(Debug)]
 pub(crate) struct StreamSlot(Arc<Streams>);
+
+/// The slots of a call: its stream, and its part of the streams for users other than root and criswitch's own user.
+pub(crate) type CallSlots = (StreamSlot, Option<StreamSlot>);
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
@@ -68,6 +75,11 @@ impl Streams {
         }
         self.used.fetch_sub(1, Ordering::SeqCst);
         None
+    }
+
+    /// The calls that wait for a stream.
+    pub(crate) fn queue(&self) -> &StreamQueue {
+        &self.queue
     }
 
     pub(crate) fn is_unused(&self) -> bool {

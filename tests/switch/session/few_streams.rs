@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use criswitch::limits::places::User;
 use criswitch::limits::streams::MAX_FURTHER_CONNECTIONS;
 use criswitch_cri::codec::cri;
 use tokio::task::JoinSet;
@@ -11,7 +12,7 @@ use tonic::Code;
 
 use crate::calls::{path, send, text_of};
 use crate::faults::{state_of, text, until_state};
-use crate::support::{RawReply, Rig, Sim, frame};
+use crate::support::{RawClient, RawReply, Rig, Sim, frame};
 use crate::wait::until;
 
 /// The streams that the backend allows on each connection.
@@ -52,8 +53,18 @@ impl Few {
 
     /// Begins this many calls of `ExecSync`, and waits until the backend has `held` of them.
     async fn execute(&self, calls: usize, held: usize) -> JoinSet<RawReply> {
-        self.few().hold("ExecSync");
         let client = (*self.rig).raw().await;
+        self.execute_over(client, calls, held).await
+    }
+
+    /// Like [`Few::execute`], with a client.
+    async fn execute_over(
+        &self,
+        client: RawClient,
+        calls: usize,
+        held: usize,
+    ) -> JoinSet<RawReply> {
+        self.few().hold("ExecSync");
         let mut begun = JoinSet::new();
         for _ in 0..calls {
             let (client, exec) = (client.clone(), self.exec.clone());
@@ -182,6 +193,22 @@ async fn a_call_that_waits_for_a_stream_fails_when_its_backend_is_unresponsive_a
     crate::faults::wake(few.few());
     until_state(&few.rig, "few", "ready").await;
     assert_eq!(few.few().calls("RunPodSandbox").len(), 1);
+}
+
+#[tokio::test]
+async fn calls_of_other_users_leave_streams_for_root() {
+    let few = Few::start().await;
+    let half = STREAMS as usize * (1 + MAX_FURTHER_CONNECTIONS) / 2;
+    let other = RawClient::over(few.rig.connect_as(User::Other(1000))).await;
+    let begun = few.execute_over(other, 4 * half, half).await;
+    assert_eq!(few.pod_status().await.code(), Code::Ok);
+    let own = few.execute(half - 1, 2 * half - 1).await;
+    drop(begun);
+    // The waiting calls were cancelled and are never sent.
+    few.few()
+        .until(|journal| journal.held.len() == half - 1)
+        .await;
+    drop(own);
 }
 
 #[cfg(unix)] // A pipe is not a file.
