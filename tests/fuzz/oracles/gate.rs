@@ -5,7 +5,7 @@ use bytes::Bytes;
 use criswitch::gate::Readable;
 use criswitch_cri::codec::cri;
 use criswitch_cri::rpc::fields::{LISTED_CONTAINERS, LISTED_IMAGES};
-use criswitch_cri::rpc::{self, List, filter};
+use criswitch_cri::rpc::{self, Kind, List, filter};
 
 use super::messages;
 
@@ -44,17 +44,34 @@ const REPLIES: &[Reply] = &[
 /// The kubelet reads some fields without checking that they are set.
 type Other = (&'static str, fn(&Bytes) -> bool, fn(&[u8]) -> bool);
 
+/// Whether the statuses have the fields that the kubelet reads.
+fn can_use(pod: Option<cri::PodSandboxStatus>, containers: &[cri::ContainerStatus]) -> bool {
+    pod.is_none_or(|pod| pod.metadata.is_some()) && containers.iter().all(|it| it.image.is_some())
+}
+
 const OTHERS: &[Other] = &[
     (
         "ContainerEventResponse",
         |event| Readable::event(event).is_ok(),
         |event| {
-            messages::decode::<cri::ContainerEventResponse>(event).is_some_and(|event| {
-                let pod = event.pod_sandbox_status;
-                let mut containers = event.containers_statuses.iter();
-                pod.is_none_or(|pod| pod.metadata.is_some())
-                    && containers.all(|container| container.image.is_some())
-            })
+            messages::decode::<cri::ContainerEventResponse>(event)
+                .is_some_and(|event| can_use(event.pod_sandbox_status, &event.containers_statuses))
+        },
+    ),
+    (
+        "PodSandboxStatusResponse",
+        |status| Readable::item_status(Kind::Pod, status).is_ok(),
+        |status| {
+            messages::decode::<cri::PodSandboxStatusResponse>(status)
+                .is_some_and(|reply| can_use(reply.status, &reply.containers_statuses))
+        },
+    ),
+    (
+        "ContainerStatusResponse",
+        |status| Readable::item_status(Kind::Container, status).is_ok(),
+        |status| {
+            messages::decode::<cri::ContainerStatusResponse>(status)
+                .is_some_and(|reply| can_use(None, reply.status.as_slice()))
         },
     ),
     (

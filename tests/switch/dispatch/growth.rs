@@ -388,3 +388,46 @@ async fn the_work_for_an_event_is_linear_in_each_size_that_a_backend_chooses() {
 async fn the_work_for_a_cached_list_is_linear_in_each_size_that_a_client_or_a_backend_chooses() {
     check_all(ROWS.iter().filter(|row| row.is_list()), true).await;
 }
+
+/// The backend chooses the number of descriptors and the number of samples.
+#[tokio::test]
+async fn metric_descriptors_are_not_read_again_for_each_sample() {
+    const KEYS: usize = 16;
+    let name = |number: usize| format!("metric_{number}");
+    let grown = grown_too_much(row("ListPodSandboxMetrics"), async |rig, count| {
+        let count = 2 * count;
+        for backend in ["runc", "kata"] {
+            let descriptor = |number| cri::MetricDescriptor {
+                name: name(number),
+                label_keys: (0..KEYS).map(|key| format!("{backend}_{key}")).collect(),
+                ..cri::MetricDescriptor::default()
+            };
+            let descriptors = cri::ListMetricDescriptorsResponse {
+                descriptors: (0..count).map(descriptor).collect(),
+            };
+            let sample = |number| cri::Metric {
+                name: name(number),
+                label_values: vec![backend.to_owned(); KEYS],
+                value: Some(cri::UInt64Value::default()),
+                ..cri::Metric::default()
+            };
+            let of_pod = cri::PodSandboxMetrics {
+                pod_sandbox_id: format!("pod-of-{backend}"),
+                metrics: (0..count).map(sample).collect(),
+                ..cri::PodSandboxMetrics::default()
+            };
+            let metrics = cri::ListPodSandboxMetricsResponse {
+                pod_metrics: vec![of_pod],
+            };
+            let sim = rig.sim(backend);
+            sim.append_raw("ListMetricDescriptors", descriptors.encode_to_vec());
+            sim.append_raw("ListPodSandboxMetrics", metrics.encode_to_vec());
+        }
+        for rpc in ["ListMetricDescriptors", "ListPodSandboxMetrics"] {
+            let read = rig.raw(&row(rpc).path(), &[], frame_raw(b"")).await;
+            assert_eq!(read.code(), Code::Ok, "{rpc}");
+        }
+        Bytes::new()
+    });
+    assert_eq!(grown.await, None);
+}

@@ -1,5 +1,7 @@
 //! Clients that do not read their replies: the memory that they hold is limited, and other clients are unaffected.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use criswitch::limits::places::User;
 use criswitch::limits::{MAX_CALLS, STREAM_WINDOW};
@@ -10,7 +12,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWriteExt, DuplexStream};
 use tonic::{Code, Status};
 
 use crate::calls::{part, path, send};
@@ -269,18 +271,49 @@ async fn many_unread_streams_delay_no_other_call_to_their_backend() {
     drop(kept);
 }
 
+/// The long name of an RPC that criswitch does not know.
+fn unknown_rpc() -> String {
+    "x".repeat(90)
+}
+
+/// Frames that begin calls with these numbers.
+fn calls_of(calls: Range<u32>, rpc: &str) -> Vec<u8> {
+    calls.flat_map(|call| call_of(2 * call + 1, rpc)).collect()
+}
+
+/// Connects a client of a user other than root that begins these calls and reads nothing.
+async fn unread_by_other(rig: &Rig, calls: Vec<u8>) -> DuplexStream {
+    let mut client = rig.connect_as(User::Other(1000));
+    let settings = encoded(SETTINGS, 0, 0, &NO_TABLE);
+    let sent = [PREFACE.to_vec(), settings, calls].concat();
+    client.write_all(&sent).await.unwrap();
+    client
+}
+
 /// Rejections of calls that have no row or no permit.
 #[tokio::test]
 async fn unread_rejections_count_until_they_are_sent() {
     let rig = Rig::start([Sim::new("runc")]).await;
-    let mut client = rig.connect_as(User::Other(1000));
-    let settings = encoded(SETTINGS, 0, 0, &NO_TABLE);
-    let unknown = "x".repeat(90);
-    let calls = (0..CALLS).map(|call| call_of(2 * call + 1, &unknown));
-    let sent = [PREFACE.to_vec(), settings, calls.flatten().collect()].concat();
-    client.write_all(&sent).await.unwrap();
+    let client = unread_by_other(&rig, calls_of(0..CALLS, &unknown_rpc())).await;
     until(async || rig.rejected(Reason::UnknownRpc) == u64::from(CALLS)).await;
     assert!(rig.unread() > 100 * PER_REPLY, "{}", rig.unread());
     drop(client);
     until(async || rig.unread() == 0).await;
+}
+
+#[tokio::test]
+async fn a_client_whose_unread_replies_leave_no_memory_for_a_rejection_loses_its_share() {
+    let rig = node("stats_timeout = \"1m\"", [Sim::new("runc")]).await;
+    rig.pods().await.unwrap();
+    rig.sim("runc")
+        .append_raw("ListContainerStats", part(100, vec![0; LARGE]));
+    let large = calls_of(0..40, "ListContainerStats");
+    let mut client = unread_by_other(&rig, large).await;
+    until(async || rig.rejected(Reason::Unread) > 0).await;
+    assert!(rig.unread() > ONE - 2 * LARGE, "{}", rig.unread());
+    // criswitch may close the connection before it has read all these calls.
+    let rejected = calls_of(40..300, &unknown_rpc());
+    client.write_all(&rejected).await.ok();
+    until(async || rig.unread() == 0).await;
+    assert_eq!(lists(&rig).await, Code::Ok);
 }
