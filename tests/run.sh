@@ -26,7 +26,7 @@ SIMULATE=(cargo run --quiet --locked --example chaos -- --count 300)
 # value, so that no step builds again what another one has built.
 export CRISWITCH_COMMIT=0123456789ab
 # How many schedules the long simulation plays.
-SCHEDULES=200000
+SCHEDULES=100000
 
 # One step a line: name, lanes, what it needs beside cargo, minutes on two quiet cores when nothing is built yet, command.
 # A step that installs Debian packages needs `root`. A new step or check states its lane and its minutes here.
@@ -56,13 +56,13 @@ windows-lints all         network      1    after_builds tests/system/windows/ru
 windows       nightly     root,network 14   tests/system/windows/run.sh
 demo          all         -            1.5  after_builds cargo run --quiet --locked -p criswitch-demo -- --once
 comparison    nightly     root,go      5    benches/compare/run.sh --smoke
-simulation    nightly     -            20   simulate_long
+simulation    nightly     -            10   simulate_long
 fuzzing       nightly     network      58   tests/fuzz/run.sh
 addresses     nightly     network      15   fuzz_addresses
 node-cuts     nightly     root,go      90   test_node --cuts 20 --cycles 10 --faults all -f interrupted|installation
 kills         nightly     root,go      28   test_kills
 machine       nightly     root,go      50   test_machine
-versions      nightly     root,go      26   test_versions
+versions      nightly     root,go      40   test_versions
 ansible       nightly     root,network 1.5  with_debug tests/system/ansible/run.sh
 selinux       nightly     root,network 0.2  with_debug tests/system/selinux/run.sh
 advisories    hosted      network      2    check_advisories
