@@ -1,11 +1,11 @@
 //! The fault simulation plays random schedules of calls, faults, reloads and restarts of criswitch. A seed determines
 //! each schedule.
 //!
-//! Clients ask for complete lists and for lists filtered by id, short id, pod, state and labels. Image calls may name a
-//! handler or a pod. Backends may have `auto_register`, and a restarted runtime may report different handlers. Runtimes
-//! may lack RPCs. A hostile runtime lists pods that another backend owns, answers a create with an id of another
-//! backend, has pods with creation times in the far future, and has pods with the uid of another backend's pod.
-//! criswitch is killed, or ends as on SIGTERM.
+//! Clients ask for complete lists and for lists filtered by id, short id, pod, state and labels. Image calls may name
+//! a handler or a pod. A list of all images may have an older list of a store that does not answer. Backends may have
+//! `auto_register`, and a restarted runtime may report different handlers. Runtimes may lack RPCs. A hostile runtime
+//! lists pods that another backend owns, answers a create with an id of another backend, has pods with creation times
+//! in the far future, and has pods with the uid of another backend's pod. criswitch is killed, or ends as on SIGTERM.
 //!
 //! Two runtimes may list one pod: a runtime lists copies of another runtime's pods, from their creation on or later, or
 //! restarts as a second socket of another runtime. Either of them may stop listing the pod, and an operator may have

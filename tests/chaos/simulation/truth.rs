@@ -38,6 +38,8 @@ pub struct Stored {
     pub backend: usize,
     pub image: String,
     pub gone: Option<Moment>,
+    /// Whether a client pulled the image, so that an earlier list of the store lacks it.
+    pub pulled: bool,
     /// The moment when a client first saw the image; 0 for images from the start.
     pub shown: Option<Moment>,
 }

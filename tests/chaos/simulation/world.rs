@@ -449,17 +449,18 @@ fn config(files: &Files) -> Config {
         .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// Gives the backends their images before the start: the first backend gets all images, and each of the remaining
-/// backends gets a part of them.
+/// Gives the backends their images before the start: the first backend gets all images but the last one, and each of
+/// the remaining backends gets a part of them. Clients pull the last image.
 fn stock(truth: &mut Truth) {
     for backend in 0..RUNTIMES {
-        for image in 0..IMAGES as usize {
+        for image in 0..IMAGES as usize - 1 {
             if image.is_multiple_of(backend + 1) {
                 let image = format!("image-{image}");
                 truth.images.push(Stored {
                     backend,
                     image,
                     gone: None,
+                    pulled: false,
                     shown: Some(0),
                 });
             }

@@ -4,9 +4,10 @@
 use criswitch_cri::rpc::{Goes, ImageRule, Kind};
 
 use super::Case;
+use super::lists::LIST_TIMEOUT;
 use crate::simulation::client::{CONTAINER_IMAGE, Call};
 use crate::simulation::files::RUNTIMES;
-use crate::simulation::truth::Thing;
+use crate::simulation::truth::{Stored, Thing};
 
 impl Case<'_> {
     pub(super) fn image(&self, rule: &ImageRule) -> Result<(), String> {
@@ -55,9 +56,14 @@ impl Case<'_> {
             }
             ImageRule::List(_) => {
                 let listed = self.reply.strings(&[1, 1]);
-                let mut all = self.truth.images.iter().map(|it| &it.image);
-                let missing = all.find(|image| stood(image) && !listed.contains(image));
-                missing.map_or(Ok(()), |image| Err(format!("{image} is missing")))?;
+                let mut all = self.truth.images.iter();
+                let missing = all.find(|it| {
+                    let must_be_listed = self.concerns_store(it.backend)
+                        && self.stood(it)
+                        && !self.may_be_outdated(it);
+                    must_be_listed && !listed.contains(&it.image)
+                });
+                missing.map_or(Ok(()), |it| Err(format!("{} is missing", it.image)))?;
                 let elsewhere = listed.iter().any(|image| !self.was_stored(image));
                 self.unless(elsewhere, "the reply lists an image that no store had")
             }
@@ -122,12 +128,24 @@ impl Case<'_> {
     /// Whether a client knew before the call that the store has the image, and the store still has the image.
     fn stood_in(&self, backend: usize, image: &str) -> bool {
         let mut stored = self.truth.images.iter();
-        stored.any(|it| {
-            it.backend == backend
-                && it.image == image
-                && it.gone.is_none()
-                && it.shown.is_some_and(|shown| shown < self.asked.begun)
-        })
+        stored.any(|it| it.backend == backend && it.image == image && self.stood(it))
+    }
+
+    fn stood(&self, stored: &Stored) -> bool {
+        let is_known = stored.shown.is_some_and(|shown| shown < self.asked.begun);
+        stored.gone.is_none() && is_known
+    }
+
+    /// Whether the reply may have an older list of the store, which lacks an image that was pulled since. A call for
+    /// all images gets the last list of a store that does not answer in time.
+    fn may_be_outdated(&self, stored: &Stored) -> bool {
+        let Call { timeout, .. } = self.asked.call;
+        let is_in_time = self.reply.at - self.asked.at < LIST_TIMEOUT
+            && timeout.is_none_or(|timeout| timeout > LIST_TIMEOUT);
+        let has_answered = self
+            .got()
+            .any(|seen| seen.backend == stored.backend && seen.executed && !seen.spoilt);
+        stored.pulled && self.handler().is_none() && !(has_answered && is_in_time)
     }
 
     /// Whether the call removes an image that a container may use, and no store has executed the removal.

@@ -13,7 +13,7 @@ use crate::simulation::files::RUNTIMES;
 use crate::simulation::truth::{Copied, Moment, Thing};
 
 /// The default of `list_timeout`: how long criswitch waits for a list before it serves the cached one.
-const LIST_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long cached stats are served for a backend.
 const STALE_STATS: Duration = Duration::from_secs(120);
 

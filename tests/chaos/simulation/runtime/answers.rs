@@ -497,6 +497,7 @@ fn image(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
                     backend,
                     image: image.clone(),
                     gone: None,
+                    pulled: true,
                     shown: None,
                 });
             }
