@@ -1,6 +1,8 @@
 //! Container events: one stream with the events of all backends, or an error.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use criswitch_cri::codec::cri;
 use tokio_stream::StreamExt;
@@ -144,4 +146,30 @@ async fn a_stream_of_events_past_its_deadline_is_deadline_exceeded() {
     );
     assert_eq!(reply.await.code(), Code::DeadlineExceeded);
     wait::until(async || rig.sims.iter().all(|sim| sim.listeners() == 0)).await;
+}
+
+/// A subscriber gets no event of another backend's container, so criswitch does not wait for the subscriber meanwhile.
+#[tokio::test]
+async fn other_work_goes_on_between_events_that_a_backend_sends_at_once() {
+    const EVENTS: usize = 500;
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let (pod, container) = rig.run("runc", "web").await;
+    let (own_pod, own) = rig.run("kata", "db").await;
+    let mut events = listening(&rig).await;
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&turns);
+    for _ in 0..EVENTS {
+        rig.sim("kata").report(&container, &pod);
+    }
+    rig.sim("kata").report(&own, &own_pod);
+    let other = tokio::spawn(async move {
+        loop {
+            counted.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    while next(&mut events).await.unwrap().container_id != own {}
+    other.abort();
+    let turns = turns.load(Ordering::Relaxed);
+    assert!(turns >= EVENTS, "{turns}");
 }
