@@ -403,7 +403,7 @@ impl Backend {
         if !self.connection.is_kept() {
             return Err(failed);
         }
-        self.connection.replaced().await;
+        self.connection.wait_until_replaced().await;
         Ok(self.wire().await?.for_user(last.user()))
     }
 

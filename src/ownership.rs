@@ -6,7 +6,8 @@
 //! another backend that lists it, if there is one.
 //!
 //! Pods may be created while a backend makes its list of pods. [`Owners::mark`] returns the moment before the list is
-//! requested. After a complete list, [`Owners::settle`] forgets only entries that were not learned after that moment.
+//! requested. After a complete list, [`Owners::forget_missing`] forgets only entries that were not learned after that
+//! moment.
 
 mod creations;
 mod entries;
@@ -30,8 +31,8 @@ use criswitch_cri::codec::protobuf::Editable;
 use criswitch_cri::rpc::Kind;
 
 use entries::{
-    Entry, Evidence, Ids, WholeLists, claim, count, is_full, is_of, items, learn, mislabelled, of,
-    own, settle, shared, with_prefix,
+    Entry, Evidence, Ids, WholeLists, claim, count, forget_missing, is_full, is_of, items, learn,
+    mislabelled, of, shared, with_prefix, without_foreign_items,
 };
 use removals::Removed;
 use shapes::{ContainerShape, InPod, PodShape};
@@ -99,7 +100,8 @@ impl Owners {
         }
     }
 
-    /// The current moment. Take it before requesting a complete list, and pass it to [`Owners::settle`] afterwards.
+    /// The current moment. Take it before requesting a complete list, and pass it to [`Owners::forget_missing`]
+    /// afterwards.
     pub fn mark(&self) -> Mark {
         Mark(self.clock)
     }
@@ -223,7 +225,7 @@ impl Owners {
     ///
     /// # Errors
     /// If the list is malformed or too large.
-    pub fn own<M: Editable>(
+    pub fn without_foreign_items<M: Editable>(
         &self,
         kind: Kind,
         backend: BackendId,
@@ -233,10 +235,10 @@ impl Owners {
         let removed = self.removals.since(asked);
         let pods = &self.pods.by_id;
         match kind {
-            Kind::Pod => own(pods, backend, list, &removed, &PodShape),
+            Kind::Pod => without_foreign_items(pods, backend, list, &removed, &PodShape),
             Kind::Container => {
                 let shape = ContainerShape::new(pods, &self.creations, backend);
-                own(&self.containers.by_id, backend, list, &removed, &shape)
+                without_foreign_items(&self.containers.by_id, backend, list, &removed, &shape)
             }
         }
     }
@@ -245,7 +247,7 @@ impl Owners {
     /// becomes its owner. The list was requested at `asked`, and must be learned already. The containers of a forgotten
     /// pod are forgotten too, except containers that were learned after `asked`. Returns the backends whose items
     /// changed.
-    pub fn settle(&mut self, kind: Kind, backend: BackendId, asked: Mark) -> Changed {
+    pub fn forget_missing(&mut self, kind: Kind, backend: BackendId, asked: Mark) -> Changed {
         self.clock += 1;
         let whole = self.whole.entry((kind, backend)).or_insert(WholeLists {
             first: self.clock,
@@ -257,11 +259,11 @@ impl Owners {
         match kind {
             Kind::Pod => {
                 let noted = (&mut *changes, &mut changed);
-                let gone = settle(&mut self.pods.by_id, backend, asked, noted, |_| true);
+                let gone = forget_missing(&mut self.pods.by_id, backend, asked, noted, |_| true);
                 if !gone.is_empty() {
                     let pods: HashSet<&str> = gone.iter().map(|(id, _)| id.as_str()).collect();
                     let noted = (&mut *changes, &mut changed);
-                    settle(&mut self.containers.by_id, backend, asked, noted, |it| {
+                    forget_missing(&mut self.containers.by_id, backend, asked, noted, |it| {
                         pods.contains(it.pod.as_str())
                     });
                 }
@@ -277,7 +279,7 @@ impl Owners {
             }
             Kind::Container => {
                 let noted = (changes, &mut changed);
-                settle(&mut self.containers.by_id, backend, asked, noted, |_| true);
+                forget_missing(&mut self.containers.by_id, backend, asked, noted, |_| true);
             }
         }
         changed
@@ -416,8 +418,8 @@ impl Owners {
         self.changes += 1;
         let now = self.mark();
         // Treat the backend as if it had sent complete lists without items.
-        let mut changed = self.settle(Kind::Pod, backend, now);
-        changed.append(&mut self.settle(Kind::Container, backend, now));
+        let mut changed = self.forget_missing(Kind::Pod, backend, now);
+        changed.append(&mut self.forget_missing(Kind::Container, backend, now));
         self.whole.retain(|(_, of), _| *of != backend);
         self.creations.forget(backend);
         changed

@@ -143,9 +143,9 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
             }
             return None;
         }
-        cause = life(OwnCalls::new(switch, backend, Some(&wire)), &wire, &mut ready) => cause,
+        cause = watch_connection(OwnCalls::new(switch, backend, Some(&wire)), &wire, &mut ready) => cause,
         never = further::keep_enough(switch, backend, &wire, file) => match never {},
-        () = replaced(backend, file) => {
+        () = wait_for_another_file(backend, file) => {
             if matches!(backend.connection.link().state, State::Unresponsive(..)) {
                 // Nothing can reach this process any more, so its calls would never end.
                 wire.abort();
@@ -185,7 +185,7 @@ async fn end_of_calls(backend: &Backend, wire: &Wire) {
 /// Makes the connection ready and watches the backend. If the backend hangs and then answers again, makes the
 /// connection ready again. If a call that makes the connection ready fails, returns the error, and the connection must
 /// be closed.
-async fn life(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Instant>) -> String {
+async fn watch_connection(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Instant>) -> String {
     let OwnCalls {
         switch, backend, ..
     } = own;
@@ -198,7 +198,7 @@ async fn life(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Instant>) -> St
                     backend.set(State::Ready(wire.clone()));
                     tokio::select! {
                         biased;
-                        () = hang(backend, wire) => {}
+                        () = wait_until_hung(backend, wire) => {}
                         never = list_images_and_refresh(own) => match never {},
                         never = relist_when_incomplete(own, &rpc::LIST_PODS) => match never {},
                         never = relist_when_incomplete(own, &rpc::LIST_CONTAINERS) => match never {},
@@ -215,7 +215,7 @@ async fn life(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Instant>) -> St
                 }
                 Err(status) => return backend.cause(&status),
             },
-            () = hang(backend, wire) => {}
+            () = wait_until_hung(backend, wire) => {}
         }
         let cause =
             format!("it accepts connections, but did not answer a probe within {PROBE_LIMIT:?}");
@@ -263,7 +263,7 @@ async fn until_answered<A: Future>(ask: impl Fn() -> A) -> A::Output {
 
 /// Waits until a probe gets no answer. Probes the backend when a call takes long, or when the backend has answered
 /// nothing for [`CHECK_INTERVAL`].
-async fn hang(backend: &Backend, wire: &Wire) {
+async fn wait_until_hung(backend: &Backend, wire: &Wire) {
     let begun = Instant::now();
     loop {
         let quiet_since = backend.record.answered().map_or(begun, |at| at.max(begun));
@@ -485,7 +485,7 @@ async fn measure_disks(backend: &Backend) -> Infallible {
 }
 
 /// Waits until the file at the socket's path is a different file than the one that the session connected to.
-async fn replaced(backend: &Backend, file: Option<FileId>) {
+async fn wait_for_another_file(backend: &Backend, file: Option<FileId>) {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
         let now = backend.socket_file().await;

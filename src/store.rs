@@ -395,7 +395,7 @@ impl Found {
         let path = directories.state.join(REGISTER);
         let (register, mut before) = match register_at(&path, boot) {
             Ok(register) => {
-                let before = register.before(boot);
+                let before = register.last_run(boot);
                 (register, before)
             }
             Err(Fault::OtherMachine) => return None,
@@ -452,7 +452,7 @@ impl Found {
 }
 
 impl Register {
-    fn before(&self, boot: &Boot) -> LastRun {
+    fn last_run(&self, boot: &Boot) -> LastRun {
         if self.boot == boot.id {
             LastRun::ThisBoot(self.sockets.iter().cloned().collect())
         } else {

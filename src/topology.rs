@@ -115,7 +115,12 @@ impl Live {
     /// pods.
     pub(crate) fn registered_again(&self, runs_pods: impl Fn(BackendId) -> bool) -> Live {
         let (config, backends) = (self.config.clone(), self.backends.clone());
-        Live::of(config, backends, self.before, &self.held(runs_pods))
+        Live::of(
+            config,
+            backends,
+            self.before,
+            &self.auto_registered_with_pods(runs_pods),
+        )
     }
 
     /// The table at the start, with the handlers that were registered automatically before a restart of criswitch.
@@ -123,7 +128,10 @@ impl Live {
         Live::of(self.config.clone(), self.backends.clone(), None, held)
     }
 
-    fn held(&self, runs_pods: impl Fn(BackendId) -> bool) -> Vec<AutoRegisteredHandler> {
+    fn auto_registered_with_pods(
+        &self,
+        runs_pods: impl Fn(BackendId) -> bool,
+    ) -> Vec<AutoRegisteredHandler> {
         self.auto_registered()
             .map(|row| AutoRegisteredHandler {
                 name: row.name.clone(),
@@ -189,7 +197,12 @@ impl Live {
         }
         let before = Some(self.default_backend())
             .filter(|id| backends.iter().any(|backend| backend.id == *id));
-        let live = Live::of(config, backends, before, &self.held(runs_pods));
+        let live = Live::of(
+            config,
+            backends,
+            before,
+            &self.auto_registered_with_pods(runs_pods),
+        );
         Next { live, renamed }
     }
 
@@ -227,7 +240,7 @@ impl Live {
             self.config.clone(),
             backends,
             self.before.filter(|id| left.contains(id)),
-            &self.held(runs_pods),
+            &self.auto_registered_with_pods(runs_pods),
         )
     }
 

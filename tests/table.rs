@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use criswitch_cri::rpc::features::{self, Feature};
 use criswitch_cri::rpc::fields;
 use criswitch_cri::rpc::{
-    self, Filter, Goes, HandlerPaths, ImageRule, Kind, Lacking, List, Merge, ROWS, Row, Then,
+    self, Filter, Goes, HandlerPaths, IfUnimplemented, ImageRule, Kind, List, Merge, ROWS, Row,
+    Then,
 };
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto, MethodDescriptorProto};
@@ -177,7 +178,7 @@ fn a_merged_rpc_is_omitted_or_unimplemented_only_if_a_runtime_may_lack_it() {
     for row in ROWS {
         match row.merge() {
             Some(Merge::Items(items)) => {
-                let is_error = items.lacking == Lacking::Error;
+                let is_error = items.lacking == IfUnimplemented::Error;
                 assert_eq!(is_error, !row.may_lack, "{}", row.name);
             }
             Some(Merge::Streamed(list, items)) => {

@@ -118,7 +118,7 @@ impl Connection {
     }
 
     /// Waits until the session has noticed that its connection takes no further calls.
-    pub(super) async fn replaced(&self) {
+    pub(super) async fn wait_until_replaced(&self) {
         self.link
             .subscribe()
             .wait_for(|now| match &now.state {

@@ -116,7 +116,7 @@ impl Lists {
     }
 
     /// The list of images, unless it is outdated.
-    pub(crate) fn whole_images(&self) -> Option<&Snapshot> {
+    pub(crate) fn complete_images(&self) -> Option<&Snapshot> {
         self.get(List::Images)
             .filter(|_| !self.is_outdated(List::Images))
     }

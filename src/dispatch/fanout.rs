@@ -17,7 +17,7 @@ use bytes::Bytes;
 use criswitch_config::BackendId;
 use criswitch_cri::codec::protobuf::Malformed;
 use criswitch_cri::rpc::filter::{filter, without_seen};
-use criswitch_cri::rpc::{self, Items, Join, Lacking, List, Row};
+use criswitch_cri::rpc::{self, IfUnimplemented, Items, Join, List, Row};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -37,7 +37,7 @@ use crate::limits::budget::{Reservation, most_streamed};
 use crate::limits::{STREAM_WINDOW, give_way};
 use crate::ownership::{self, MOST, Mark, Owners};
 use crate::switch::act::act;
-use crate::switch::learn::{Asked, Learner};
+use crate::switch::learn::{CallMoment, Learner};
 use crate::switch::usable::readable;
 use crate::switch::view::View;
 use crate::switch::{Switch, handlers, labels};
@@ -61,7 +61,7 @@ pub(crate) enum Share {
     /// The backend's own message, which was requested at this moment. As the client gets it, the message is larger than
     /// the backend's equal share of `max_message`, and criswitch has not learned it: the message is used only if the
     /// merged reply has room for it.
-    Large(Readable, Asked),
+    Large(Readable, CallMoment),
     /// The backend answered that it lacks the RPC, and is omitted.
     Lacking(Failed),
     /// The backend's answer cannot be used, for this reason. The message has its cached items; without a message the
@@ -356,7 +356,7 @@ async fn shares(
         .await
         .into_iter()
         .collect::<Result<Vec<_>, _>>()?;
-    large::settle(&mut answered)?;
+    large::replace_large_parts(&mut answered)?;
     Ok(answered.into_iter().map(|it| it.share).collect())
 }
 
@@ -389,7 +389,7 @@ impl MergeStart {
         message: &Readable,
     ) -> Result<Option<Readable>, Status> {
         if self.is_outdated(&view.owners) {
-            view.own(list, backend, message, self.mark)
+            view.shown_without_foreign_items(list, backend, message, self.mark)
         } else {
             view.shown(list, backend, message)
         }
@@ -438,7 +438,7 @@ async fn own_share(part: Part<'_>, equal_share: usize) -> Result<Share, Failed> 
         how,
         backend,
     } = part;
-    let asked = Asked::now(&switch.owners(), backend);
+    let asked = CallMoment::now(&switch.owners(), backend);
     let answer = ask(call, backend).await?;
     match answer.code() {
         Code::Ok => {
@@ -463,7 +463,7 @@ async fn own_share(part: Part<'_>, equal_share: usize) -> Result<Share, Failed> 
         }
         // A client that got `Unimplemented` would make no more calls for this stream, although the other backends have
         // it.
-        Code::Unimplemented if how.lacking == Lacking::Error && call.row.streams() => {
+        Code::Unimplemented if how.lacking == IfUnimplemented::Error && call.row.streams() => {
             let list = call.row.unary().map_or(call.row.name, |list| list.name);
             let cause = format!("it lacks {list}, which every runtime must have");
             Err(backend.bad_reply(&cause).into())
@@ -482,7 +482,7 @@ fn most(switch: &Switch, row: &Row) -> usize {
 }
 
 /// Learns from `message`, the backend's part of a merged reply.
-fn learned_share(part: Part<'_>, message: &Bytes, asked: Asked) -> Result<Share, Failed> {
+fn learned_share(part: Part<'_>, message: &Bytes, asked: CallMoment) -> Result<Share, Failed> {
     let Part {
         switch,
         call,
@@ -500,9 +500,9 @@ fn learned_share(part: Part<'_>, message: &Bytes, asked: Asked) -> Result<Share,
 /// Whether a merged reply may omit a backend that returns `Unimplemented`.
 fn may_lack(owners: &Owners, how: &Items, backend: BackendId) -> bool {
     match how.lacking {
-        Lacking::Omitted => true,
-        Lacking::FailsForPods => owners.count(backend) == (0, 0),
-        Lacking::Error => false,
+        IfUnimplemented::Omitted => true,
+        IfUnimplemented::FailsForPods => owners.count(backend) == (0, 0),
+        IfUnimplemented::Error => false,
     }
 }
 

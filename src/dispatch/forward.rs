@@ -18,7 +18,7 @@ use crate::errors;
 use crate::limits::give_way;
 use crate::switch::Switch;
 use crate::switch::act::act;
-use crate::switch::learn::{Asked, Learner};
+use crate::switch::learn::{CallMoment, Learner};
 use crate::switch::view::View;
 
 /// Sends `call`, which creates a pod, to one backend. Until criswitch has read the reply, the backend may have a pod
@@ -36,7 +36,7 @@ pub(crate) async fn create(
     // After a restart, only the saved state shows that the backend may have the pod.
     backend.saving.note_change();
     let (asked, headers) = (
-        Asked::now(&switch.owners(), backend),
+        CallMoment::now(&switch.owners(), backend),
         call.reading_headers(),
     );
     let sent = pin!(backend.ask_over(wire, call.user, call.row, &headers, call.body.clone()));
@@ -86,7 +86,7 @@ async fn pass_learned(
         // Get the connection first: a list that is requested meanwhile may lack the new item.
         backend.wire().await?;
     }
-    let asked = Asked::now(&switch.owners(), backend);
+    let asked = CallMoment::now(&switch.owners(), backend);
     let answer = ask(switch, call, backend, &call.reading_headers()).await?;
     learned(switch, call, backend, asked, answer).await
 }
@@ -155,7 +155,7 @@ async fn learned(
     switch: &Switch,
     call: &Call,
     backend: &Arc<Backend>,
-    asked: Asked,
+    asked: CallMoment,
     answer: Answer,
 ) -> Result<Unsent, Failed> {
     note(call, backend, &answer);

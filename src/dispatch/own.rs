@@ -15,7 +15,7 @@ use crate::call::Failed;
 use crate::limits::give_way;
 use crate::switch::Switch;
 use crate::switch::act::act;
-use crate::switch::learn::{Asked, Learner, keep_stats};
+use crate::switch::learn::{CallMoment, Learner, keep_stats};
 use crate::switch::usable::{check_first, has_room, readable};
 use crate::switch::view::View;
 
@@ -119,7 +119,11 @@ impl<'a> OwnCalls<'a> {
         Ok(FirstLists(lists))
     }
 
-    async fn first_list(self, list: List, row: &'static Row) -> Result<(Asked, Bytes), Status> {
+    async fn first_list(
+        self,
+        list: List,
+        row: &'static Row,
+    ) -> Result<(CallMoment, Bytes), Status> {
         let (asked, answer) = self.ask(row).await?;
         let message = self.backend.message(&answer)?;
         check_first(list, self.backend, &message)?;
@@ -189,8 +193,8 @@ impl<'a> OwnCalls<'a> {
     }
 
     /// Sends the call of `row` without a filter. Returns the answer and the moment when it was sent.
-    async fn ask(self, row: &'static Row) -> Result<(Asked, Answer), Status> {
-        let asked = Asked::now(&self.switch.owners(), self.backend);
+    async fn ask(self, row: &'static Row) -> Result<(CallMoment, Answer), Status> {
+        let asked = CallMoment::now(&self.switch.owners(), self.backend);
         let body = frames::frame(&[]);
         Ok((asked, self.backend.ask_own(self.wire, row, body).await?))
     }
@@ -199,7 +203,7 @@ impl<'a> OwnCalls<'a> {
 /// The first complete lists of pods and containers of a backend that has not joined. They are learned together, at the
 /// moment when merged calls begin to include the backend. If they were learned earlier, the backend would own items
 /// that are in no merged list, although another backend lists them too.
-pub(crate) struct FirstLists(Vec<(List, Asked, Bytes)>);
+pub(crate) struct FirstLists(Vec<(List, CallMoment, Bytes)>);
 
 impl FirstLists {
     /// Includes the backend in merged calls, and learns and caches the lists.

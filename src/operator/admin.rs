@@ -205,13 +205,13 @@ fn counted(
     }
     let frames = BodyStream::new(body)
         .filter_map(|frame| ready(frame.ok()))
-        .map(move |frame| Ok(held(frame, &unread)));
+        .map(move |frame| Ok(count_until_sent(frame, &unread)));
     StreamBody::new(frames).boxed_unsync()
 }
 
 /// Counts `frame` towards `unread` until it is sent. If there is no memory for the frame, returns trailers with an
 /// error status instead.
-fn held(frame: Frame<Bytes>, unread: &Budget) -> Frame<Bytes> {
+fn count_until_sent(frame: Frame<Bytes>, unread: &Budget) -> Frame<Bytes> {
     let data = match frame.into_data() {
         Ok(data) => data,
         Err(trailers) => return trailers,
@@ -342,10 +342,10 @@ mod tests {
         let unread = Budget::for_messages(1);
         let mut all = unread.held();
         all.grow(unread.limit()).unwrap();
-        let frame = held(Frame::data(Bytes::from_static(b"state")), &unread);
+        let frame = count_until_sent(Frame::data(Bytes::from_static(b"state")), &unread);
         assert!(frame.is_trailers());
         drop(all);
-        let frame = held(Frame::data(Bytes::from_static(b"state")), &unread);
+        let frame = count_until_sent(Frame::data(Bytes::from_static(b"state")), &unread);
         assert_eq!(unread.used(), 5);
         drop(frame);
         assert_eq!(unread.used(), 0);

@@ -175,7 +175,7 @@ pub(super) fn learn<T>(
 
 /// Returns `list`, which must be learned already, without repeated items and without the items of other backends.
 /// Returns `None` if there is nothing to drop.
-pub(super) fn own<T, M: Editable>(
+pub(super) fn without_foreign_items<T, M: Editable>(
     entries: &Entries<T>,
     backend: BackendId,
     list: &M,
@@ -249,7 +249,7 @@ pub(super) fn is_full<T>(entries: &Entries<T>, backend: BackendId) -> bool {
 /// Removes and returns the entries that a complete list of `backend`, requested at `asked`, lacked. Considers only
 /// entries for which `shows` is true. An entry that another backend lists passes to that backend. Counts each change in
 /// `changes`, and adds the backends whose items changed to `changed`.
-pub(super) fn settle<T>(
+pub(super) fn forget_missing<T>(
     entries: &mut Entries<T>,
     backend: BackendId,
     Mark(asked): Mark,

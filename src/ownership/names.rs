@@ -7,7 +7,7 @@ use criswitch_cri::codec::protobuf::{self, MAP_KEY, MAP_VALUE, Malformed};
 use criswitch_cri::rpc::fields::{pod_sandbox, pod_sandbox_config, pod_sandbox_metadata};
 use criswitch_cri::rpc::{SEEN_ANNOTATION, UID_LABEL};
 
-use super::shapes::short;
+use super::shapes::bounded_name;
 use super::{Mark, StartedWith};
 
 /// The handler of a listed pod.
@@ -55,7 +55,7 @@ impl PodNames {
     /// Reads the names from a listed `PodSandbox`.
     pub(super) fn of_listed(pod: &[u8]) -> Result<PodNames, Malformed> {
         Ok(PodNames {
-            handler: short(protobuf::string(pod, HANDLER)?),
+            handler: bounded_name(protobuf::string(pod, HANDLER)?),
             ready: is_ready(pod),
             ..PodNames::read(
                 pod,
@@ -76,7 +76,7 @@ impl PodNames {
         let handler = protobuf::string(pod, HANDLER).unwrap_or_default();
         let is_new = self.created.is_some() && handler != self.handler;
         if is_new {
-            self.handler = short(handler);
+            self.handler = bounded_name(handler);
         }
         is_new || was_ready != self.ready
     }
@@ -89,9 +89,9 @@ impl PodNames {
         let label = protobuf::entry(message, labels, UID_LABEL)?;
         let seen = protobuf::entry(message, annotations, SEEN_ANNOTATION)?;
         Ok(PodNames {
-            uid: short(uid),
+            uid: bounded_name(uid),
             odd_label: label.is_some_and(|label| label != uid),
-            seen: short(seen.unwrap_or_default()),
+            seen: bounded_name(seen.unwrap_or_default()),
             annotations: hash_of_annotations(message, annotations),
             ..PodNames::default()
         })

@@ -24,7 +24,7 @@ impl InPod {
     pub(super) fn of(pod: &str, label: Option<&str>, pods: &Entries<PodNames>) -> InPod {
         let uid = pods.get(pod).map(|pod| pod.more.uid.as_str());
         InPod {
-            pod: short(pod),
+            pod: bounded_name(pod),
             odd_label: label.is_some() && uid.is_some() && label != uid,
         }
     }
@@ -120,6 +120,6 @@ fn pod_of(container: &[u8]) -> &str {
 }
 
 /// The name, or an empty string if it is longer than a valid name.
-pub(super) fn short(name: &str) -> String {
+pub(super) fn bounded_name(name: &str) -> String {
     if name.len() > LONGEST_ID { "" } else { name }.to_owned()
 }

@@ -73,7 +73,7 @@ fn a_pod_missing_from_a_whole_list_is_forgotten_with_its_containers_except_those
     owners.learn(Kind::Container, A, &later, asked).unwrap();
     owners.own_pod("stays", A, PodNames::default(), asked);
     assert!(!owners.has_stray(A));
-    owners.settle(Kind::Pod, A, asked);
+    owners.forget_missing(Kind::Pod, A, asked);
     assert_eq!(owners.find(Kind::Pod, "gone"), None);
     assert_eq!(owners.find(Kind::Container, "first"), None);
     let left = [("second", A), ("later", A), ("third", B)];
@@ -118,13 +118,13 @@ fn the_items_of_another_backend_are_dropped_from_a_list_and_reported_once() {
         owner: A,
     };
     assert_eq!(first.claims, [claim]);
-    let own = owners.own(Kind::Pod, B, &Bytes::from(list.clone()), owners.mark());
+    let own = owners.without_foreign_items(Kind::Pod, B, &Bytes::from(list.clone()), owners.mark());
     assert_eq!(own.unwrap().unwrap(), pods(&[("own", 1), ("last", 3)]));
     let second = listed(&mut owners, B, &list);
     assert_eq!((second.claims.len(), second.dropped), (0, 1));
     assert_eq!(owners.claims(B), 1);
     let asked = owners.mark();
-    owners.settle(Kind::Pod, B, asked);
+    owners.forget_missing(Kind::Pod, B, asked);
     assert_eq!(owners.claims(B), 0, "it no longer lists the pod");
 }
 
@@ -133,7 +133,7 @@ fn an_item_that_one_list_repeats_is_dropped() {
     let mut owners = Owners::default();
     let list = pods(&[("web", 1), ("web", 1)]);
     assert_eq!(listed(&mut owners, A, &list).dropped, 1);
-    let own = owners.own(Kind::Pod, A, &Bytes::from(list.clone()), owners.mark());
+    let own = owners.without_foreign_items(Kind::Pod, A, &Bytes::from(list.clone()), owners.mark());
     assert_eq!(own.unwrap().unwrap(), pods(&[("web", 1)]));
 }
 
@@ -144,9 +144,9 @@ fn the_first_backend_that_lists_an_id_owns_it_until_its_list_lacks_the_id() {
     listed(&mut owners, B, &pods(&[("web", 2)]));
     listed(&mut owners, A, &pods(&[("web", 3)]));
     assert_eq!(owners.find(Kind::Pod, "web"), Some(A));
-    owners.settle(Kind::Pod, A, owners.mark());
+    owners.forget_missing(Kind::Pod, A, owners.mark());
     assert_eq!(owners.find(Kind::Pod, "web"), Some(B));
-    owners.settle(Kind::Pod, B, owners.mark());
+    owners.forget_missing(Kind::Pod, B, owners.mark());
     assert_eq!(owners.find(Kind::Pod, "web"), None);
 }
 
@@ -181,7 +181,7 @@ fn a_clock_set_back_changes_no_owner() {
 fn a_backend_creates_no_id_that_another_listed_before_the_call() {
     let mut owners = Owners::default();
     let asked = owners.mark();
-    owners.settle(Kind::Pod, A, asked);
+    owners.forget_missing(Kind::Pod, A, asked);
     listed(&mut owners, A, &pods(&[("old", 1)]));
     let later = owners.mark();
     let names = PodNames::default;
@@ -199,7 +199,7 @@ fn the_items_of_a_backends_first_whole_list_count_as_older_than_any_call() {
     let mut owners = Owners::default();
     let asked = owners.mark();
     listed(&mut owners, A, &pods(&[("old", 1)]));
-    owners.settle(Kind::Pod, A, asked);
+    owners.forget_missing(Kind::Pod, A, asked);
     let claim = owners.own_pod("old", B, PodNames::default(), asked);
     assert_eq!(claim.claim.unwrap().owner, A);
 }
@@ -223,7 +223,7 @@ fn a_pod_that_its_owner_no_longer_lists_passes_to_a_backend_that_lists_it() {
         }
         listed(&mut owners, A, &pods(&[("web", 1)]));
         listed(&mut owners, B, &pods(&[("web", 1)]));
-        let changed = owners.settle(Kind::Pod, A, owners.mark());
+        let changed = owners.forget_missing(Kind::Pod, A, owners.mark());
         assert_eq!(changed, Changed::from([A, B]), "both are saved");
         assert_eq!(owners.find(Kind::Pod, "web"), Some(B));
         assert!(owners.pods.created_at(B).is_empty());
@@ -237,11 +237,11 @@ fn a_list_is_cut_by_the_owners_that_later_lists_have_shown() {
     let asked = owners.mark();
     let list = pods(&[("web", 1), ("own", 1)]);
     owners.learn(Kind::Pod, B, &list, asked).unwrap();
-    let own = owners.own(Kind::Pod, B, &Bytes::from(list.clone()), asked);
+    let own = owners.without_foreign_items(Kind::Pod, B, &Bytes::from(list.clone()), asked);
     assert_eq!(own.unwrap().unwrap(), pods(&[("own", 1)]));
-    owners.settle(Kind::Pod, A, owners.mark());
+    owners.forget_missing(Kind::Pod, A, owners.mark());
     assert_eq!(
-        owners.own(Kind::Pod, B, &Bytes::from(list.clone()), asked),
+        owners.without_foreign_items(Kind::Pod, B, &Bytes::from(list.clone()), asked),
         Ok(None)
     );
 }
@@ -279,7 +279,7 @@ fn a_container_in_another_backends_pod_is_dropped_and_not_learned() {
     let list = containers(&[("forged", "web"), ("own", "other")]);
     let asked = owners.mark();
     owners.learn(Kind::Container, B, &list, asked).unwrap();
-    let own = owners.own(Kind::Container, B, &Bytes::from(list.clone()), asked);
+    let own = owners.without_foreign_items(Kind::Container, B, &Bytes::from(list.clone()), asked);
     assert_eq!(own.unwrap().unwrap(), containers(&[("own", "other")]));
     assert_eq!(owners.find(Kind::Container, "forged"), None);
 }
@@ -303,7 +303,7 @@ fn a_removed_id_keeps_its_backend() {
     for id in ["a", "a"] {
         owners.forget(Kind::Pod, id);
     }
-    owners.settle(Kind::Pod, B, owners.mark());
+    owners.forget_missing(Kind::Pod, B, owners.mark());
     assert_eq!(owners.removals.owner_of("a"), Some(B));
     assert_eq!(owners.removals.owner_of("c"), None, "no client removed it");
 }
@@ -313,7 +313,7 @@ fn changes(owners: &mut Owners, backend: BackendId, list: &[u8]) -> bool {
     let (asked, before) = (owners.mark(), owners.changes());
     let learned = owners.learn(Kind::Container, backend, list, asked);
     learned.unwrap();
-    owners.settle(Kind::Container, backend, asked);
+    owners.forget_missing(Kind::Container, backend, asked);
     owners.changes() != before
 }
 
@@ -399,7 +399,7 @@ fn a_container_is_dropped_if_its_label_names_anothers_pod_and_its_own_pod_is_unk
         let list = labelled("container", pod, uid);
         let asked = owners.mark();
         let learned = owners.learn(Kind::Container, A, &list, asked);
-        owners.settle(Kind::Container, A, asked);
+        owners.forget_missing(Kind::Container, A, asked);
         let is_dropped = learned.unwrap().dropped == 1;
         assert_eq!(owners.mislabelled(A, &list), usize::from(is_dropped));
         let is_known = owners.find(Kind::Container, "container").is_some();

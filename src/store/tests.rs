@@ -38,7 +38,7 @@ fn all() -> Vec<(Saved, SystemTime)> {
 }
 
 /// Returns the sockets of the backends with saved pods.
-fn known(mut found: Found) -> Vec<&'static str> {
+fn saved_sockets(mut found: Found) -> Vec<&'static str> {
     let mut is_known = |socket: &&str| matches!(found.take(socket), LastKnown::Saved(saved, _) if saved.pods.is_some());
     let mut sockets = SOCKETS.to_vec();
     sockets.retain(|socket| is_known(socket));
@@ -70,11 +70,11 @@ fn a_start_that_is_killed_at_any_moment_forgets_no_backend() {
                 catch_unwind(AssertUnwindSafe(|| killed.begin(written))).unwrap_err();
             }
             let (killed, found) = open(directory.path(), boot);
-            assert_eq!(known(found), SOCKETS, "{boot}: {files} files");
+            assert_eq!(saved_sockets(found), SOCKETS, "{boot}: {files} files");
             block(&killed.register_path());
             killed.begin(all());
             let (_, found) = open(directory.path(), boot);
-            assert_eq!(known(found), SOCKETS, "{boot}: all files");
+            assert_eq!(saved_sockets(found), SOCKETS, "{boot}: all files");
         }
     }
 }
@@ -105,7 +105,7 @@ fn a_register_that_cannot_be_written_makes_no_backend_new_or_empty() {
             store.save(saved, answered).unwrap();
         }
         let (_, found) = open(directory.path(), boot);
-        assert_eq!(known(found), SOCKETS, "{boot}");
+        assert_eq!(saved_sockets(found), SOCKETS, "{boot}");
         // If the file of a backend cannot be written either, the next start treats the backend as unknown.
         block(&store.path(SOCKETS[2]));
         let (mut last, answered) = saved(SOCKETS[2]);
@@ -174,7 +174,7 @@ fn a_register_of_an_earlier_run_makes_no_backend_new_and_brings_none_back() {
         assert!(problem.contains("earlier run"), "{boot}: {problem}");
         assert!(!found.sockets().contains(gone), "{boot}");
         assert_eq!(found.take(gone), LastKnown::Unknown, "{boot}");
-        assert_eq!(known(found), [SOCKETS[0], new], "{boot}");
+        assert_eq!(saved_sockets(found), [SOCKETS[0], new], "{boot}");
         store.remove(new).unwrap();
         let (_, mut found) = open(directory.path(), boot);
         assert_eq!(found.take(new), LastKnown::Unknown, "{boot}");
@@ -192,7 +192,7 @@ fn an_earlier_register_of_the_same_run_makes_no_backend_new() {
         .unwrap();
     fs::write(store.register_path(), &old).unwrap();
     let (_, found) = open(directory.path(), "boot");
-    assert_eq!(known(found), SOCKETS);
+    assert_eq!(saved_sockets(found), SOCKETS);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_run_after_a_lost_register_is_later_than_all_files() {
     open(directory.path(), "boot").0.begin(all());
     fs::write(&file, &old).unwrap();
     let (_, found) = open(directory.path(), "boot");
-    assert_eq!(known(found), SOCKETS[1..]);
+    assert_eq!(saved_sockets(found), SOCKETS[1..]);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn nothing_is_saved_while_a_register_of_another_boot_can_be_neither_written_nor_
         assert!(store.save(saved, answered).unwrap().is_none());
     }
     let (_, found) = open(directory.path(), "second");
-    assert_eq!(known(found), SOCKETS);
+    assert_eq!(saved_sockets(found), SOCKETS);
 }
 
 #[test]
@@ -290,5 +290,5 @@ fn missing_and_removed_directories_are_created() {
     fs::remove_file(directory.path().join("state")).unwrap();
     assert!(save_first().is_none());
     let (_, found) = open(directory.path(), "boot");
-    assert_eq!(known(found), SOCKETS);
+    assert_eq!(saved_sockets(found), SOCKETS);
 }

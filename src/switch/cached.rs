@@ -44,7 +44,7 @@ pub(crate) fn own_items(
     }
     Some(
         owners
-            .own(kind, backend.id, &items, owners.mark())
+            .without_foreign_items(kind, backend.id, &items, owners.mark())
             .ok()?
             .unwrap_or(items),
     )

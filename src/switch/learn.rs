@@ -28,7 +28,7 @@ use crate::topology::Live;
 
 /// The moment at which criswitch sent a call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct CallMoment {
     /// The moment's position in the order in which facts were learned.
     pub mark: Mark,
     /// The time of the clock at the moment.
@@ -37,10 +37,10 @@ pub(crate) struct Asked {
     pub forgets: u64,
 }
 
-impl Asked {
+impl CallMoment {
     /// Returns the current moment. Call this before a call is sent to `backend`, and pass the result on with the reply.
-    pub(crate) fn now(owners: &Owners, backend: &Backend) -> Asked {
-        Asked {
+    pub(crate) fn now(owners: &Owners, backend: &Backend) -> CallMoment {
+        CallMoment {
             mark: owners.mark(),
             at: Instant::now(),
             forgets: backend.forgets(),
@@ -143,7 +143,7 @@ pub(crate) struct Learner<'a> {
     view: View<'a>,
     pod_requests: &'a Mutex<PodRequests>,
     backend: &'a Backend,
-    asked: Asked,
+    asked: CallMoment,
     may_learn_from: bool,
     /// Whether the reply is a list that may have items of other backends.
     may_have_others: bool,
@@ -152,7 +152,7 @@ pub(crate) struct Learner<'a> {
 
 impl<'a> Learner<'a> {
     /// Learns from the reply to a call that was sent to `backend` at `asked`.
-    pub(crate) fn new(switch: &'a Switch, backend: &'a Backend, asked: Asked) -> Learner<'a> {
+    pub(crate) fn new(switch: &'a Switch, backend: &'a Backend, asked: CallMoment) -> Learner<'a> {
         let view = View::of(switch);
         let is_removed = view.live.backend(backend.id).is_err();
         Learner {
@@ -364,7 +364,12 @@ impl<'a> Learner<'a> {
     /// The list that was just learned as the client gets it, if it differs from `message`.
     fn shown(&self, list: List, message: &Bytes) -> Result<Option<Bytes>, Status> {
         if self.may_have_others {
-            return self.view.own(list, self.backend, message, self.asked.mark);
+            return self.view.shown_without_foreign_items(
+                list,
+                self.backend,
+                message,
+                self.asked.mark,
+            );
         }
         self.view.shown(list, self.backend, message)
     }
@@ -435,7 +440,7 @@ impl<'a> Learner<'a> {
         }
         if let Some(kind) = list.kind() {
             let owners = &mut self.view.owners;
-            let changed = owners.settle(kind, backend.id, self.asked.mark);
+            let changed = owners.forget_missing(kind, backend.id, self.asked.mark);
             self.learned.save.extend(changed);
             let (claims, doubles) = (owners.claims(backend.id), owners.pods.doubles(backend.id));
             let doubled = backend.record.learn(|known| {
@@ -508,7 +513,7 @@ impl<'a> Learner<'a> {
 }
 
 /// Caches a reply to a call for all stats. criswitch serves it if the backend's next reply is late.
-pub(crate) fn keep_stats(list: List, backend: &Backend, stats: Readable, asked: Asked) {
+pub(crate) fn keep_stats(list: List, backend: &Backend, stats: Readable, asked: CallMoment) {
     if !backend.may_learn_from(asked.forgets) {
         return;
     }

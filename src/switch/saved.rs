@@ -24,7 +24,7 @@ use crate::gate::Readable;
 use crate::ownership::Owners;
 use crate::ownership::lookup::OwnerLookup;
 use crate::store::{Found, LastKnown, Saved, SavedStatus, Store};
-use crate::switch::learn::{Asked, Learner};
+use crate::switch::learn::{CallMoment, Learner};
 use crate::switch::{Switch, cached, labels};
 use crate::topology::auto_register::AutoRegisteredHandler;
 
@@ -408,9 +408,9 @@ impl Restored<'_> {
 
     fn restore_list(self, list: List, message: Bytes, at: Instant) {
         let Restored { switch, backend } = self;
-        let asked = Asked {
+        let asked = CallMoment {
             at,
-            ..Asked::now(&switch.owners(), backend)
+            ..CallMoment::now(&switch.owners(), backend)
         };
         let restored = Readable::list(list, &message).and_then(|message| {
             let learned = Learner::new(switch, backend, asked).learn_list(list, &message);

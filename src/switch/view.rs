@@ -41,7 +41,7 @@ impl View<'_> {
     }
 
     /// Like [`View::shown`], for a list that was requested at `asked` and may have items of other backends.
-    pub(crate) fn own<M: Editable>(
+    pub(crate) fn shown_without_foreign_items<M: Editable>(
         &self,
         list: List,
         backend: &Backend,
@@ -53,7 +53,7 @@ impl View<'_> {
         };
         let own = self
             .owners
-            .own(kind, backend.id, message, asked)
+            .without_foreign_items(kind, backend.id, message, asked)
             .map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
         Ok(self
             .shown(list, backend, own.as_ref().unwrap_or(message))?

@@ -18,9 +18,11 @@ use crate::node_plan::tree;
 use crate::{Outcome, command, main_file, run, text};
 
 pub(crate) const CONFIG: &str = "/var/lib/kubelet/config.yaml";
-pub(crate) const KEPT: &str = "/var/lib/kubelet/instance-config.yaml";
-pub(crate) const OLD: &str = "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n";
-pub(crate) const NEW: &str = "containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
+pub(crate) const INSTANCE_CONFIG: &str = "/var/lib/kubelet/instance-config.yaml";
+pub(crate) const CONTAINERD_KEY: &str =
+    "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n";
+pub(crate) const CRISWITCH_KEY: &str =
+    "containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
 /// A specification that accepts the findings about facts that an image cannot show.
 pub(crate) const SPEC: &str = "default_handler = 'runc'
 [handlers]
@@ -41,8 +43,8 @@ pub(crate) fn image() -> Machine {
             "/etc/systemd/system/kubelet.service",
             &format!("[Service]\nExecStart=/usr/bin/kubelet --config={CONFIG}\n"),
         )
-        .with(CONFIG, &KUBELET.replace(NEW, OLD))
-        .with(KEPT, OLD)
+        .with(CONFIG, &KUBELET.replace(CRISWITCH_KEY, CONTAINERD_KEY))
+        .with(INSTANCE_CONFIG, CONTAINERD_KEY)
         .with("/programs/criswitch", "#!/bin/sh\n")
         .with("/programs/criswitchd", "#!/bin/sh\n");
     let config = machine.at(CONFIG);
@@ -214,7 +216,10 @@ fn an_image_is_set_up_and_every_byte_comes_back() {
         /var/lib/kubelet/config.yaml
         /var/lib/kubelet/instance-config.yaml"#]]
     .assert_eq(&changed.join("\n"));
-    assert_eq!(fs::read_to_string(machine.at(KEPT)).unwrap(), NEW);
+    assert_eq!(
+        fs::read_to_string(machine.at(INSTANCE_CONFIG)).unwrap(),
+        CRISWITCH_KEY
+    );
     let about = fs::metadata(machine.at(CONFIG)).unwrap();
     assert_eq!(about.mode() & 0o7777, 0o600);
     assert_eq!(node(&machine, "status", &["--ready"]).code, 0);

@@ -11,7 +11,10 @@ use rustix::fs::XattrFlags;
 use rustix::process::{Pid, Signal};
 
 use crate::machine::KUBELET;
-use crate::node_apply::{CONFIG, KEPT, NEW, OLD, SPEC, image, node, state, status, succeeds};
+use crate::node_apply::{
+    CONFIG, CONTAINERD_KEY, CRISWITCH_KEY, INSTANCE_CONFIG, SPEC, image, node, state, status,
+    succeeds,
+};
 use crate::{command, main_file, text};
 
 #[test]
@@ -19,12 +22,16 @@ fn an_undo_keeps_the_changes_of_others() {
     let machine = image();
     succeeds(&machine, "apply");
     let edited = fs::read_to_string(machine.at(CONFIG)).unwrap() + "maxPods: 5\n";
-    let machine = machine
-        .with(CONFIG, &edited)
-        .with(KEPT, "containerRuntimeEndpoint: /run/other.sock\n");
+    let machine = machine.with(CONFIG, &edited).with(
+        INSTANCE_CONFIG,
+        "containerRuntimeEndpoint: /run/other.sock\n",
+    );
     let drifted = status(&machine);
     assert_eq!(drifted["state"], "drifted");
-    assert_eq!(drifted["drifted"], serde_json::json!([CONFIG, KEPT]));
+    assert_eq!(
+        drifted["drifted"],
+        serde_json::json!([CONFIG, INSTANCE_CONFIG])
+    );
     let before = state(machine.root(), true);
     let outcome = node(&machine, "undo", &[]);
     assert_eq!(outcome.code, 1);
@@ -33,13 +40,16 @@ fn an_undo_keeps_the_changes_of_others() {
     "#]].assert_eq(&outcome.stdout);
     assert_eq!(state(machine.root(), true), before);
     assert_eq!(status(&machine)["state"], "drifted");
-    let machine = machine.without(KEPT);
+    let machine = machine.without(INSTANCE_CONFIG);
     succeeds(&machine, "undo");
     assert_eq!(status(&machine)["state"], "undone");
-    assert_eq!(fs::read_to_string(machine.at(KEPT)).unwrap(), OLD);
+    assert_eq!(
+        fs::read_to_string(machine.at(INSTANCE_CONFIG)).unwrap(),
+        CONTAINERD_KEY
+    );
     assert_eq!(
         fs::read_to_string(machine.at(CONFIG)).unwrap(),
-        edited.replace(NEW, OLD)
+        edited.replace(CRISWITCH_KEY, CONTAINERD_KEY)
     );
 }
 
@@ -79,7 +89,8 @@ fn an_apply_keeps_a_file_that_somebody_changes_meanwhile() {
                 .map_while(Result::ok)
                 .any(|line| line.starts_with(&start))
         );
-        let edited = KUBELET.replace(NEW, OLD) + &format!("maxPods: {boundary}\n");
+        let edited =
+            KUBELET.replace(CRISWITCH_KEY, CONTAINERD_KEY) + &format!("maxPods: {boundary}\n");
         fs::write(machine.at(CONFIG), &edited).unwrap();
         let process = Pid::from_child(&apply);
         while !fs::read_to_string(format!("/proc/{process}/stat"))

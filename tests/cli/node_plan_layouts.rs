@@ -36,14 +36,14 @@ EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
 ExecStart=
 ExecStart=/usr/bin/kubelet $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS
 ";
-const OLD: &str = "unix:///run/containerd/containerd.sock";
+const CONTAINERD: &str = "unix:///run/containerd/containerd.sock";
 
 #[test]
 fn kubeadm_with_the_flag() {
     let files = format!(
         "{KUBEADM}>>> /var/lib/kubelet/config.yaml\nkind: KubeletConfiguration
 >>> /var/lib/kubelet/kubeadm-flags.env
-KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint={OLD} --pod-infra-container-image=registry.k8s.io/pause:3.10\""
+KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint={CONTAINERD} --pod-infra-container-image=registry.k8s.io/pause:3.10\""
     );
     shows(
         &files,
@@ -55,10 +55,10 @@ KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint={OLD} --pod-infra-container-
     "#]],
     );
     let variable = "KUBELET_KUBEADM_ARGS=";
-    let comment = format!("# --container-runtime-endpoint={OLD}\n{variable}");
+    let comment = format!("# --container-runtime-endpoint={CONTAINERD}\n{variable}");
     let commented = files.replace(variable, &comment);
     let longer = format!(
-        "{files}\nOTHER=--container-runtime-endpoint={OLD}2 --x--container-runtime-endpoint={OLD}"
+        "{files}\nOTHER=--container-runtime-endpoint={CONTAINERD}2 --x--container-runtime-endpoint={CONTAINERD}"
     );
     for files in [&commented, &longer] {
         shows(
@@ -71,7 +71,7 @@ KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint={OLD} --pod-infra-container-
         "#]],
         );
     }
-    let twice = format!("{files}\nOTHER=--container-runtime-endpoint={OLD}");
+    let twice = format!("{files}\nOTHER=--container-runtime-endpoint={CONTAINERD}");
     shows(
         &twice,
         1,
@@ -84,7 +84,7 @@ KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint={OLD} --pod-infra-container-
 
 #[test]
 fn kubeadm_with_the_configuration_and_its_file_for_upgrades() {
-    let key = format!("containerRuntimeEndpoint: {OLD}");
+    let key = format!("containerRuntimeEndpoint: {CONTAINERD}");
     let files = format!(
         "{KUBEADM}>>> /var/lib/kubelet/config.yaml\nkind: KubeletConfiguration\n{key}
 >>> /var/lib/kubelet/instance-config.yaml\n{key}\n"
@@ -119,7 +119,7 @@ fn a_flag_in_the_unit() {
 >>> /etc/systemd/system/kubelet.service
 [Service]
 EnvironmentFile=/etc/default/kubelet
-ExecStart=/usr/local/bin/kubelet $KUBELET_FLAGS --container-runtime-endpoint={OLD}
+ExecStart=/usr/local/bin/kubelet $KUBELET_FLAGS --container-runtime-endpoint={CONTAINERD}
 >>> /etc/default/kubelet
 KUBELET_FLAGS=--config=/etc/default/kubeletconfig.json
 >>> /etc/default/kubeletconfig.json
@@ -146,7 +146,7 @@ EnvironmentFile=-/etc/kubernetes/kubelet.env
 ExecStart=/usr/local/bin/kubelet $KUBELET_ARGS
 >>> /etc/kubernetes/kubelet.env
 KUBELET_ARGS=\"--v=2 \\
---container-runtime-endpoint {OLD} \\
+--container-runtime-endpoint {CONTAINERD} \\
 --runtime-cgroups=/system.slice/containerd.service\""
     );
     shows(
@@ -189,7 +189,7 @@ fn a_directory_of_drop_ins() {
     "#]],
     );
     let later = format!(
-        "{WITH_DIRECTORY}>>> /etc/kubelet/config.json.d/95-other.conf\ncontainerRuntimeEndpoint: {OLD}"
+        "{WITH_DIRECTORY}>>> /etc/kubelet/config.json.d/95-other.conf\ncontainerRuntimeEndpoint: {CONTAINERD}"
     );
     shows(
         &later,
@@ -251,7 +251,7 @@ fn k3s_and_rke2_have_drop_ins_of_the_kubelet() {
     "#]],
     );
     let flag = format!(
-        "{rke2}>>> /etc/rancher/rke2/config.yaml\nkubelet-arg: container-runtime-endpoint={OLD}"
+        "{rke2}>>> /etc/rancher/rke2/config.yaml\nkubelet-arg: container-runtime-endpoint={CONTAINERD}"
     );
     shows(
         &flag,

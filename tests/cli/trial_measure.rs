@@ -335,7 +335,7 @@ async fn a_pod_that_is_not_on_this_machine_is_a_failure() {
 }
 
 /// Starts a measurement whose call for the status of the first measured pod hangs.
-async fn held(node: &Node, machine: &Tree) -> Child {
+async fn start_held_try(node: &Node, machine: &Tree) -> Child {
     node.new.hold("PodSandboxStatus");
     let main = node.files.main();
     let own = [
@@ -359,7 +359,7 @@ async fn held(node: &Node, machine: &Tree) -> Child {
 async fn ctrl_c_during_a_measurement_removes_the_pod_and_writes_nothing() {
     let (node, machine) = kata(1).await;
     let before = fs::read_to_string(node.files.main()).unwrap();
-    let process = held(&node, &machine).await;
+    let process = start_held_try(&node, &machine).await;
     interrupt(&process);
     let is_cancelled = |cancelled: &[String]| cancelled.iter().any(|rpc| rpc == "PodSandboxStatus");
     node.new
@@ -377,7 +377,7 @@ async fn ctrl_c_during_a_measurement_removes_the_pod_and_writes_nothing() {
 #[tokio::test]
 async fn a_measured_pod_that_something_else_stops_is_measured_again() {
     let (node, machine) = kata(2).await;
-    let process = held(&node, &machine).await;
+    let process = start_held_try(&node, &machine).await;
     node.new
         .clone()
         .fail("PodSandboxStatus", tonic::Status::not_found("stopped"));

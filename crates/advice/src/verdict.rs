@@ -32,7 +32,7 @@ impl NodeVerdict {
             return NodeVerdict {
                 level: Level::ListsFailing,
                 reasons,
-                backends: names(state, |backend| failing(backend).is_some()),
+                backends: backend_names(state, |backend| failing(backend).is_some()),
             };
         }
         let backends = state.backends.iter();
@@ -44,7 +44,7 @@ impl NodeVerdict {
                     None => Level::Degraded,
                 },
                 reasons,
-                backends: names(state, |backend| degraded(state, backend).is_some()),
+                backends: backend_names(state, |backend| degraded(state, backend).is_some()),
             };
         }
         let ready = match state.backends.len() {
@@ -59,7 +59,7 @@ impl NodeVerdict {
     }
 }
 
-fn names(state: &State, is_wanted: impl Fn(&Backend) -> bool) -> Vec<String> {
+fn backend_names(state: &State, is_wanted: impl Fn(&Backend) -> bool) -> Vec<String> {
     state
         .backends
         .iter()

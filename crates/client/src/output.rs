@@ -138,7 +138,7 @@ pub fn remove_nulls(value: &mut Json) {
 }
 
 /// The names as text, one on each line.
-pub fn names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
+pub fn name_lines<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     names
         .into_iter()
         .map(|name| name.as_ref().to_owned() + "\n")

@@ -14,9 +14,9 @@ use super::files::{self, ConfigFile};
 use super::keys::{self, Limits};
 use super::log::{self, LogConfig};
 use super::problem::{Place, Problems, nearest};
-use super::text::{At, BackendRow, DefinedKey, Route, RowTarget, Written};
+use super::text::{BackendRow, DefinedKey, Placed, Route, RowTarget, Written};
 use super::trust;
-use super::value::{self, Wrong};
+use super::value::{self, InvalidValue};
 use super::{BackendConfig, BackendIds, Config, Handler, Table};
 use crate::address::{self, Address, Identity};
 use crate::metrics::MetricsListen;
@@ -110,7 +110,7 @@ struct Timeouts {
 
 /// A backend that the files name.
 struct KnownBackend {
-    name: At<String>,
+    name: Placed<String>,
     /// `None` if the backend's socket is invalid.
     config: Option<BackendConfig>,
     identity: Option<Identity>,
@@ -121,7 +121,7 @@ struct KnownBackend {
 impl Checker<'_> {
     /// The value of a key; the type's default if the value is invalid. In that case a problem is recorded and no
     /// `Config` is returned.
-    fn value<T: Default>(&mut self, name: &str, parse: fn(&str) -> Result<T, Wrong>) -> T {
+    fn value<T: Default>(&mut self, name: &str, parse: fn(&str) -> Result<T, InvalidValue>) -> T {
         self.checked(name, |text, _| parse(text))
             .unwrap_or_default()
     }
@@ -133,7 +133,7 @@ impl Checker<'_> {
     fn checked<T>(
         &mut self,
         name: &str,
-        parse: impl Fn(&str, &Limits) -> Result<T, Wrong>,
+        parse: impl Fn(&str, &Limits) -> Result<T, InvalidValue>,
     ) -> Option<T> {
         let key = keys::KEYS.iter().find(|key| key.name == name)?;
         match self.written.key(name) {
@@ -147,8 +147,8 @@ impl Checker<'_> {
 
     fn parsed<T>(
         &mut self,
-        text: &At<String>,
-        parse: impl Fn(&str) -> Result<T, Wrong>,
+        text: &Placed<String>,
+        parse: impl Fn(&str) -> Result<T, InvalidValue>,
     ) -> Option<T> {
         text.parsed(parse, self.problems)
     }
@@ -182,28 +182,28 @@ impl Checker<'_> {
                     self.notes.push(alias_note(row, first));
                     first.aliases.push(row.name.value.clone());
                     // The settings of the second row are not used, but must be valid.
-                    self.known(&row.name, socket, settings, timeouts);
+                    self.known_backend(&row.name, socket, settings, timeouts);
                     continue;
                 }
                 self.second_name(row, first);
             }
-            known.push(self.known(&row.name, socket, settings, timeouts));
+            known.push(self.known_backend(&row.name, socket, settings, timeouts));
         }
         known
     }
 
-    fn known(
+    fn known_backend(
         &mut self,
-        name: &At<String>,
+        name: &Placed<String>,
         socket: Option<Address>,
         settings: Option<&BackendRow>,
         all: Timeouts,
     ) -> KnownBackend {
         let [list, stats, stale_lists] = ["list_timeout", "stats_timeout", "stale_lists"]
-            .map(|name| self.own(settings, name, value::duration));
+            .map(|name| self.backend_field(settings, name, value::duration));
         let [auto_register, required] = ["auto_register", "required"]
-            .map(|name| self.own(settings, name, |text, _| value::boolean(text)));
-        let user = self.own(settings, "user", |text, _| trust::user(text));
+            .map(|name| self.backend_field(settings, name, |text, _| value::boolean(text)));
+        let user = self.backend_field(settings, "user", |text, _| trust::user(text));
         KnownBackend {
             identity: socket.as_ref().map(Address::identity),
             aliases: Vec::new(),
@@ -224,11 +224,11 @@ impl Checker<'_> {
     }
 
     /// The value of a field in a row of `[backends]`, or the field's default.
-    fn own<T>(
+    fn backend_field<T>(
         &mut self,
         settings: Option<&BackendRow>,
         name: &str,
-        parse: impl Fn(&str, &Limits) -> Result<T, Wrong>,
+        parse: impl Fn(&str, &Limits) -> Result<T, InvalidValue>,
     ) -> Option<T> {
         let key = keys::written("backends", name)?;
         match settings.and_then(|settings| settings.texts.get(name)) {
@@ -255,11 +255,11 @@ impl Checker<'_> {
             if let Some(other) = with_name(known, &row.name.value) {
                 self.name_clash(&text, other);
             }
-            known.push(self.known(&row.name, socket, None, timeouts));
+            known.push(self.known_backend(&row.name, socket, None, timeouts));
         }
     }
 
-    fn socket(&mut self, text: &At<String>, listen: Option<&Address>) -> Option<Address> {
+    fn socket(&mut self, text: &Placed<String>, listen: Option<&Address>) -> Option<Address> {
         let socket = self.parsed(text, value::address)?;
         if listen.is_some_and(|listen| listen.identity().is(&socket.identity())) {
             let what = format!("{socket} is criswitch's own socket (\"listen\")");
@@ -298,7 +298,7 @@ impl Checker<'_> {
 
     fn handler(&mut self, row: &DefinedKey<Route>, known: &[KnownBackend]) -> Option<Handler> {
         self.label("handler", &row.name);
-        let At { value: name, place } = &row.name;
+        let Placed { value: name, place } = &row.name;
         let route = row.value.as_ref()?;
         let kind = route.kind.as_ref();
         let kind = kind.and_then(|text| self.parsed(text, value::kind));
@@ -316,7 +316,7 @@ impl Checker<'_> {
     fn target<'k>(
         &mut self,
         handler: &str,
-        target: &At<RowTarget>,
+        target: &Placed<RowTarget>,
         known: &'k [KnownBackend],
     ) -> Option<&'k KnownBackend> {
         match &target.value {
@@ -404,7 +404,7 @@ impl Checker<'_> {
         format!("default_handler = {:?}", valid.next().unwrap_or("runc"))
     }
 
-    fn label(&mut self, kind: &str, name: &At<String>) {
+    fn label(&mut self, kind: &str, name: &Placed<String>) {
         if let Err(wrong) = value::label(kind, &name.value) {
             self.problems.report(&name.place, wrong.what, wrong.hint);
         }
@@ -417,7 +417,7 @@ impl Checker<'_> {
             .report(&row.name.place, what, "one name for both");
     }
 
-    fn name_clash(&mut self, socket: &At<String>, other: &KnownBackend) {
+    fn name_clash(&mut self, socket: &Placed<String>, other: &KnownBackend) {
         let (name, place) = (&other.name.value, &other.name.place);
         let what = format!(
             "this socket has no name, and its handler's name {name:?} is already the name of a different backend at \
@@ -513,11 +513,11 @@ fn with_socket<'k>(
         .find(|backend| backend.identity.as_ref().is_some_and(|it| it.is(&identity)))
 }
 
-fn written_socket(route: &Route) -> Option<At<String>> {
+fn written_socket(route: &Route) -> Option<Placed<String>> {
     let target = route.target.as_ref()?;
     match &target.value {
         RowTarget::Backend(_) => None,
-        RowTarget::Socket(text) => Some(At {
+        RowTarget::Socket(text) => Some(Placed {
             value: text.clone(),
             place: target.place.clone(),
         }),

@@ -1,6 +1,6 @@
 //! Parses quantities, label keys and label values by the rules of the Kubernetes API server.
 
-use super::value::{Wrong, is_domain, wrong};
+use super::value::{InvalidValue, invalid_value, is_domain};
 
 /// The longest name in a label key, and the longest label value.
 const MAX_NAME: usize = 63;
@@ -12,23 +12,26 @@ const SUFFIXES: [&str; 16] = [
 const FRACTIONS: [char; 3] = ['n', 'u', 'm'];
 
 /// An amount of processor time, such as "250m" or "1.5".
-pub(super) fn cpu(text: &str) -> Result<String, Wrong> {
+pub(super) fn cpu(text: &str) -> Result<String, InvalidValue> {
     quantity(text, "\"250m\"")
 }
 
 /// An amount of memory, such as "120Mi". The API server warns about fractions of a byte, so they are rejected here.
-pub(super) fn memory(text: &str) -> Result<String, Wrong> {
+pub(super) fn memory(text: &str) -> Result<String, InvalidValue> {
     const EXAMPLE: &str = "\"120Mi\"";
     let text = quantity(text, EXAMPLE)?;
     if text.ends_with(FRACTIONS) {
-        return Err(wrong(format!("{text:?} is a fraction of a byte"), EXAMPLE));
+        return Err(invalid_value(
+            format!("{text:?} is a fraction of a byte"),
+            EXAMPLE,
+        ));
     }
     Ok(text)
 }
 
-fn quantity(text: &str, example: &str) -> Result<String, Wrong> {
+fn quantity(text: &str, example: &str) -> Result<String, InvalidValue> {
     if text.starts_with('-') {
-        return Err(wrong(format!("{text:?} is negative"), example));
+        return Err(invalid_value(format!("{text:?} is negative"), example));
     }
     let number = text.strip_prefix('+').unwrap_or(text);
     let end = number.find(|c: char| !c.is_ascii_digit() && c != '.');
@@ -37,7 +40,7 @@ fn quantity(text: &str, example: &str) -> Result<String, Wrong> {
     if digits && number.matches('.').count() < 2 && is_suffix(suffix) {
         return Ok(text.to_owned());
     }
-    Err(wrong(
+    Err(invalid_value(
         format!("{text:?} is not a Kubernetes quantity"),
         example,
     ))
@@ -49,35 +52,35 @@ fn is_suffix(text: &str) -> bool {
 }
 
 /// The key of a label or a taint: a name, optionally after a DNS name and a slash.
-pub(super) fn label_key(text: &str) -> Result<String, Wrong> {
+pub(super) fn label_key(text: &str) -> Result<String, InvalidValue> {
     if is_label_key(text) {
         return Ok(text.to_owned());
     }
     let what = format!("{text:?} is not a label key");
     let rule =
         "up to 63 letters, digits, \"-\", \"_\" and \".\", as in \"kata\" or \"example.com/kata\"";
-    Err(wrong(what, rule))
+    Err(invalid_value(what, rule))
 }
 
 /// The value of a label or a taint, which may be empty.
-pub(super) fn label_value(text: &str) -> Result<String, Wrong> {
+pub(super) fn label_value(text: &str) -> Result<String, InvalidValue> {
     if text.is_empty() || is_name(text) {
         return Ok(text.to_owned());
     }
     let what = format!("{text:?} is not a label value");
     let rule =
         "up to 63 letters, digits, \"-\", \"_\" and \".\", with a letter or digit at either end";
-    Err(wrong(what, rule))
+    Err(invalid_value(what, rule))
 }
 
 /// The name of a RuntimeClass.
-pub(super) fn class(text: &str) -> Result<String, Wrong> {
+pub(super) fn class(text: &str) -> Result<String, InvalidValue> {
     if is_domain(text) {
         return Ok(text.to_owned());
     }
     let what = format!("{text:?} is not the name of a RuntimeClass");
     let rule = "a DNS name: lower-case letters, digits, \"-\" and \".\", as in \"gvisor\"";
-    Err(wrong(what, rule))
+    Err(invalid_value(what, rule))
 }
 
 /// Whether the text is the key of a label or of a taint.

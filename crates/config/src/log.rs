@@ -7,7 +7,7 @@ use strum::{AsRefStr, EnumString, VariantNames};
 use tracing::level_filters::LevelFilter;
 
 use super::problem::{near, nearest};
-use super::value::{Wrong, wrong};
+use super::value::{InvalidValue, invalid_value};
 
 /// The modules and crates of criswitch that can have a level of their own.
 #[rustfmt::skip]
@@ -61,7 +61,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
 
 /// Parses the value of `log.level`, such as "info" or "info,session=debug".
-pub(super) fn levels(text: &str) -> Result<LogLevels, Wrong> {
+pub(super) fn levels(text: &str) -> Result<LogLevels, InvalidValue> {
     let mut all = None;
     let mut modules = BTreeMap::new();
     for part in text.split(',').map(str::trim) {
@@ -71,14 +71,14 @@ pub(super) fn levels(text: &str) -> Result<LogLevels, Wrong> {
         };
         if twice {
             let what = format!("{part:?} sets a level that is already set earlier in this text");
-            return Err(wrong(what, "removing one of the two"));
+            return Err(invalid_value(what, "removing one of the two"));
         }
     }
     let all = all.unwrap_or(DEFAULT_LEVEL);
     Ok(LogLevels { all, modules })
 }
 
-fn module(name: &str) -> Result<String, Wrong> {
+fn module(name: &str) -> Result<String, InvalidValue> {
     let name = name.trim();
     let path = name.strip_prefix("criswitch::").unwrap_or(name);
     let first = path.split("::").next().unwrap_or_default();
@@ -90,10 +90,10 @@ fn module(name: &str) -> Result<String, Wrong> {
         Some(name) => format!("{name:?}"),
         None => "a module of docs/architecture.md, such as \"session\"".to_owned(),
     };
-    Err(wrong(what, &hint))
+    Err(invalid_value(what, &hint))
 }
 
-fn level(text: &str) -> Result<LevelFilter, Wrong> {
+fn level(text: &str) -> Result<LevelFilter, InvalidValue> {
     let text = text.trim();
     if let Some((_, level)) = LEVELS.iter().find(|(name, _)| *name == text) {
         return Ok(*level);
@@ -103,13 +103,13 @@ fn level(text: &str) -> Result<LevelFilter, Wrong> {
     } else {
         nearest(text, LEVELS.map(|(name, _)| name)).unwrap_or_default()
     };
-    Err(wrong(format!("{text:?} is not a log level"), &hint))
+    Err(invalid_value(format!("{text:?} is not a log level"), &hint))
 }
 
-pub(super) fn format(text: &str) -> Result<LogFormat, Wrong> {
+pub(super) fn format(text: &str) -> Result<LogFormat, InvalidValue> {
     text.parse().map_err(|_| {
         let hint = nearest(text, LogFormat::VARIANTS.iter().copied()).unwrap_or_default();
-        wrong(format!("{text:?} is not a log format"), &hint)
+        invalid_value(format!("{text:?} is not a log format"), &hint)
     })
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use super::value::{self, Wrong, wrong};
+use super::value::{self, InvalidValue, invalid_value};
 use crate::address::{self, Address};
 
 const EXAMPLE: &str = "\"127.0.0.1:9199\", \"[::1]:9199\" or the path of a Unix socket";
@@ -18,7 +18,7 @@ pub enum MetricsListen {
 }
 
 /// Parses `metrics.listen`. Returns `None` for the empty text, which means no metrics.
-pub(super) fn listen(text: &str) -> Result<Option<MetricsListen>, Wrong> {
+pub(super) fn listen(text: &str) -> Result<Option<MetricsListen>, InvalidValue> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -27,11 +27,11 @@ pub(super) fn listen(text: &str) -> Result<Option<MetricsListen>, Wrong> {
     }
     let address: SocketAddr = text.parse().map_err(|_| {
         let what = format!("{text:?} is neither an address with a port nor a socket's path");
-        wrong(what, EXAMPLE)
+        invalid_value(what, EXAMPLE)
     })?;
     if address.port() == 0 {
         let what = format!("{address} has no fixed port: the port would change at each start");
-        return Err(wrong(what, EXAMPLE));
+        return Err(invalid_value(what, EXAMPLE));
     }
     Ok(Some(MetricsListen::Tcp(address)))
 }

@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use super::files::{self, ConfigFile};
 use super::keys::Limits;
 use super::problem::{Place, Problems, nearest};
-use super::value::{self, Wrong, wrong};
+use super::value::{self, InvalidValue, invalid_value};
 use super::{Config, disk};
 
 const TABLE: &str = "node";
@@ -78,7 +78,7 @@ struct NodeKey {
     is_array: bool,
     example: &'static str,
     /// Sets the value. The last argument has the names of all findings.
-    set: fn(&mut Specification, &str, &[&str]) -> Result<(), Wrong>,
+    set: fn(&mut Specification, &str, &[&str]) -> Result<(), InvalidValue>,
 }
 
 #[rustfmt::skip]
@@ -186,7 +186,7 @@ impl Specification {
                 problems.report(&file.place(key.span().start), what, hint);
                 continue;
             };
-            for (at, Wrong { what, hint }) in self.set(known, value, findings) {
+            for (at, InvalidValue { what, hint }) in self.set(known, value, findings) {
                 problems.report(&file.place(at), what, hint);
             }
         }
@@ -199,12 +199,12 @@ impl Specification {
         key: &NodeKey,
         value: &Spanned<DeValue<'_>>,
         findings: &[&str],
-    ) -> Vec<(usize, Wrong)> {
+    ) -> Vec<(usize, InvalidValue)> {
         let values = match value.get_ref() {
             DeValue::Array(values) if key.is_array => values,
             _ if key.is_array => {
                 let what = format!("{:?} is not an array of strings", key.name);
-                return vec![(value.span().start, wrong(what, key.example))];
+                return vec![(value.span().start, invalid_value(what, key.example))];
             }
             _ => std::slice::from_ref(value),
         };
@@ -218,7 +218,7 @@ impl Specification {
                     {
                         Ok(number.as_str())
                     }
-                    _ => Err(wrong(
+                    _ => Err(invalid_value(
                         format!("{:?} is not a string", key.name),
                         key.example,
                     )),
@@ -243,33 +243,33 @@ fn without(text: &str, own: &[Range<usize>]) -> String {
     lines.collect()
 }
 
-fn tries(text: &str) -> Result<Tries, Wrong> {
+fn tries(text: &str) -> Result<Tries, InvalidValue> {
     let known = Tries::VARIANTS.iter().find(|tries| tries.as_ref() == text);
     known
         .copied()
-        .ok_or_else(|| wrong(format!("{text:?} is not a kind of try"), TRIES))
+        .ok_or_else(|| invalid_value(format!("{text:?} is not a kind of try"), TRIES))
 }
 
-fn machine_id(text: &str) -> Result<String, Wrong> {
+fn machine_id(text: &str) -> Result<String, InvalidValue> {
     if text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(text.to_owned());
     }
     let what = format!("{text:?} is not the id of a machine");
-    Err(wrong(what, MACHINE_ID))
+    Err(invalid_value(what, MACHINE_ID))
 }
 
-fn accepted(text: &str, findings: &[&str]) -> Result<String, Wrong> {
+fn accepted(text: &str, findings: &[&str]) -> Result<String, InvalidValue> {
     if findings.contains(&text) {
         return Ok(text.to_owned());
     }
     let hint = nearest(text, findings.iter().copied()).unwrap_or_default();
     let what = format!("{text:?} is not an acceptable finding");
-    Err(wrong(what, &hint))
+    Err(invalid_value(what, &hint))
 }
 
-fn generation(text: &str) -> Result<u64, Wrong> {
+fn generation(text: &str) -> Result<u64, InvalidValue> {
     text.parse().map_err(|_| {
         let what = format!("{text:?} is not the number of a specification");
-        wrong(what, "7")
+        invalid_value(what, "7")
     })
 }

@@ -17,7 +17,7 @@ use super::files::ConfigFile;
 use super::foreign;
 use super::keys::{self, Key, KeyKind};
 use super::problem::{Place, Problems, near, nearest};
-use super::value::{self, Wrong};
+use super::value::{self, InvalidValue};
 use crate::address;
 use crate::address::Address;
 
@@ -31,7 +31,7 @@ const DUPLICATE: &str = "duplicate key";
 const TABLES: [&str; 4] = ["handlers", "backends", "log", "metrics"];
 
 #[derive(Clone, Debug)]
-pub(super) struct At<T> {
+pub(super) struct Placed<T> {
     pub(super) value: T,
     pub(super) place: Place,
 }
@@ -43,7 +43,7 @@ const DEFAULT_HANDLER: &str = "default_handler";
 #[derive(Debug, Default)]
 pub(super) struct Written {
     /// The keys that occur once in a configuration. Each has one text, or a text for each element of its array.
-    pub(super) keys: Vec<DefinedKey<Vec<At<String>>>>,
+    pub(super) keys: Vec<DefinedKey<Vec<Placed<String>>>>,
     pub(super) handlers: Vec<DefinedKey<Route>>,
     pub(super) backends: Vec<DefinedKey<BackendRow>>,
     /// The position of the first `[handlers]`, for problems of the whole table.
@@ -58,7 +58,7 @@ pub(super) struct Written {
 /// A key that is defined once, at the top level or in a table, and its value.
 #[derive(Debug)]
 pub(super) struct DefinedKey<T> {
-    pub(super) name: At<String>,
+    pub(super) name: Placed<String>,
     /// `None` if the value's problem is already reported.
     pub(super) value: Option<T>,
 }
@@ -109,11 +109,11 @@ impl Written {
         })
     }
 
-    pub(super) fn key(&self, name: &str) -> Option<&DefinedKey<Vec<At<String>>>> {
+    pub(super) fn key(&self, name: &str) -> Option<&DefinedKey<Vec<Placed<String>>>> {
         self.keys.iter().find(|row| row.name.value == name)
     }
 
-    pub(super) fn text(&self, name: &str) -> Option<&At<String>> {
+    pub(super) fn text(&self, name: &str) -> Option<&Placed<String>> {
         self.key(name)?.value.as_ref()?.first()
     }
 
@@ -148,15 +148,15 @@ impl ConfigFile {
 }
 
 impl KeyValue<'_> {
-    fn name(&self) -> At<String> {
-        At {
+    fn name(&self) -> Placed<String> {
+        Placed {
             value: self.key.to_owned(),
             place: self.at.clone(),
         }
     }
 
-    fn at_value(&self, text: impl Display) -> At<String> {
-        At {
+    fn at_value(&self, text: impl Display) -> Placed<String> {
+        Placed {
             value: text.to_string(),
             place: self.value_at.clone(),
         }
@@ -222,7 +222,7 @@ impl Walk<'_> {
             return self.unknown(table, entry);
         };
         let value = self.value(key, entry);
-        let name = At {
+        let name = Placed {
             value: key.name.to_owned(),
             place: entry.at.clone(),
         };
@@ -233,7 +233,7 @@ impl Walk<'_> {
 
     /// The texts of a value: one text, or one text for each element of an array. `None` if the type is wrong, which is
     /// reported.
-    fn value(&mut self, key: &Key, entry: &KeyValue<'_>) -> Option<Vec<At<String>>> {
+    fn value(&mut self, key: &Key, entry: &KeyValue<'_>) -> Option<Vec<Placed<String>>> {
         let text = match (key.kind, entry.value) {
             (KeyKind::Users, _) => return self.users(entry, &key.example()),
             (KeyKind::Boolean, DeValue::Boolean(on)) => on.to_string(),
@@ -257,7 +257,7 @@ impl Walk<'_> {
     }
 
     /// Users as written: their syntax is not checked here.
-    fn users(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<Vec<At<String>>> {
+    fn users(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<Vec<Placed<String>>> {
         let kind = if users::ARE_INTEGERS {
             "integers"
         } else {
@@ -290,12 +290,12 @@ impl Walk<'_> {
                     continue;
                 }
             };
-            found.push(At { value, place });
+            found.push(Placed { value, place });
         }
         (self.problems.len() == before).then_some(found)
     }
 
-    fn text(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<At<String>> {
+    fn text(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<Placed<String>> {
         let DeValue::String(text) = entry.value else {
             self.wrong_type(entry, "a string", example);
             return None;
@@ -365,20 +365,20 @@ fn can_be_row(table: &str, entry: &KeyValue<'_>) -> bool {
     is_row && value::label("", entry.key).is_ok()
 }
 
-impl<T> At<T> {
-    fn map<U>(self, change: impl FnOnce(T) -> U) -> At<U> {
-        At {
+impl<T> Placed<T> {
+    fn map<U>(self, change: impl FnOnce(T) -> U) -> Placed<U> {
+        Placed {
             value: change(self.value),
             place: self.place,
         }
     }
 }
 
-impl At<String> {
+impl Placed<String> {
     /// The value of the text; `None` if the text is wrong, which is reported.
     pub(super) fn parsed<T>(
         &self,
-        parse: impl Fn(&str) -> Result<T, Wrong>,
+        parse: impl Fn(&str) -> Result<T, InvalidValue>,
         problems: &mut Problems,
     ) -> Option<T> {
         parse(&self.value)
@@ -388,7 +388,11 @@ impl At<String> {
 }
 
 /// Adds a row. If a row named `name` already exists, returns the position of the existing row instead.
-fn add<T>(rows: &mut Vec<DefinedKey<T>>, name: At<String>, value: Option<T>) -> Result<(), Place> {
+fn add<T>(
+    rows: &mut Vec<DefinedKey<T>>,
+    name: Placed<String>,
+    value: Option<T>,
+) -> Result<(), Place> {
     match rows.iter().find(|row| row.name.value == name.value) {
         Some(first) => Err(first.name.place.clone()),
         None => {

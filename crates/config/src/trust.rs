@@ -8,7 +8,7 @@ use criswitch_platform::trust;
 use criswitch_platform::users::{self, UserId};
 
 use super::Config;
-use super::value::{self, Wrong};
+use super::value::{self, InvalidValue};
 
 /// Returns a sentence for each file or directory that users besides root and criswitch's own user may write. Checks the
 /// files of the configuration, the directories of the configuration, socket and state, and all directories above. Reads
@@ -42,9 +42,9 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
 }
 
 /// The user that serves a backend's socket, from an id or a name.
-pub(super) fn user(text: &str) -> Result<UserId, Wrong> {
+pub(super) fn user(text: &str) -> Result<UserId, InvalidValue> {
     match users::named(text) {
-        Some(found) => found.map_err(|(what, hint)| value::wrong(what, hint)),
+        Some(found) => found.map_err(|(what, hint)| value::invalid_value(what, hint)),
         None => value::user(text),
     }
 }

@@ -33,16 +33,16 @@ const SHARED: [&str; 10] = [
 ];
 
 /// Why a text is not a valid value, and a suggestion.
-pub(super) struct Wrong {
+pub(super) struct InvalidValue {
     pub(super) what: String,
     pub(super) hint: String,
 }
 
-pub(super) fn address(text: &str) -> Result<Address, Wrong> {
-    Address::parse(text).map_err(|error| wrong(error.to_string(), error.hint()))
+pub(super) fn address(text: &str) -> Result<Address, InvalidValue> {
+    Address::parse(text).map_err(|error| invalid_value(error.to_string(), error.hint()))
 }
 
-pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
+pub(super) fn listen(text: &str) -> Result<Address, InvalidValue> {
     let address = address(text)?;
     let path = address.to_string();
     let what = if path.ends_with(CRIO_SUFFIX) {
@@ -54,23 +54,23 @@ pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
     } else {
         return Ok(address);
     };
-    Err(wrong(what, &format!("{:?}", paths::LISTEN)))
+    Err(invalid_value(what, &format!("{:?}", paths::LISTEN)))
 }
 
 /// Parses the kind of runtime of a handler.
-pub(super) fn kind(text: &str) -> Result<RuntimeKind, Wrong> {
+pub(super) fn kind(text: &str) -> Result<RuntimeKind, InvalidValue> {
     text.parse().map_err(|_| {
         let kinds = RuntimeKind::VARIANTS.iter().map(AsRef::as_ref);
         let of_program = RuntimeKind::of_name(text).map(|kind| format!("{:?}", kind.as_ref()));
         let hint = of_program
             .or_else(|| nearest(text, kinds))
             .unwrap_or_else(|| "\"other\"".to_owned());
-        wrong(format!("{text:?} is not a kind of runtime"), &hint)
+        invalid_value(format!("{text:?} is not a kind of runtime"), &hint)
     })
 }
 
 /// Checks the name of a handler or backend. The name must be an RFC 1123 label, because a RuntimeClass requires this.
-pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
+pub(super) fn label(kind: &str, name: &str) -> Result<(), InvalidValue> {
     if is_label(name) {
         return Ok(());
     }
@@ -80,7 +80,7 @@ pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
         hint = format!("{meant:?}: {hint}");
     }
     let what = format!("{kind} name {name:?} is not a DNS label (RFC 1123)");
-    Err(wrong(what, &hint))
+    Err(invalid_value(what, &hint))
 }
 
 fn is_label(name: &str) -> bool {
@@ -88,7 +88,7 @@ fn is_label(name: &str) -> bool {
 }
 
 /// An absolute path of a directory for criswitch alone; `None` if `text` is empty.
-pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, Wrong> {
+pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, InvalidValue> {
     let path = Path::new(text);
     let is_shared = path.parent().is_none() || SHARED.iter().any(|it| path == Path::new(it));
     let what = match text {
@@ -98,11 +98,11 @@ pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, Wrong> {
         _ => "not an absolute path",
     };
     let what = format!("{text:?} is {what}");
-    Err(wrong(what, paths::STATE_EXAMPLES[1]))
+    Err(invalid_value(what, paths::STATE_EXAMPLES[1]))
 }
 
 /// An absolute path of a file that node-feature-discovery reads; `None` if `text` is empty.
-pub(super) fn labels_file(text: &str) -> Result<Option<PathBuf>, Wrong> {
+pub(super) fn labels_file(text: &str) -> Result<Option<PathBuf>, InvalidValue> {
     let path = Path::new(text);
     let what = match path.file_name().map(|name| name.to_string_lossy()) {
         _ if text.is_empty() => return Ok(None),
@@ -113,7 +113,7 @@ pub(super) fn labels_file(text: &str) -> Result<Option<PathBuf>, Wrong> {
         _ => "a directory or a hidden file, which node-feature-discovery does not read",
     };
     let what = format!("{text:?} is {what}");
-    Err(wrong(what, paths::LABELS_EXAMPLE))
+    Err(invalid_value(what, paths::LABELS_EXAMPLE))
 }
 
 /// A duration as written in a file.
@@ -163,7 +163,7 @@ pub(super) fn is_domain(text: &str) -> bool {
 }
 
 /// A duration within `limits`; [`Duration::MAX`] for [`UNLIMITED`].
-pub(super) fn duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
+pub(super) fn duration(text: &str, limits: &Limits) -> Result<Duration, InvalidValue> {
     if limits.unlimited && text == UNLIMITED {
         return Ok(Duration::MAX);
     }
@@ -175,7 +175,7 @@ pub(super) fn duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
     })
 }
 
-fn limited_duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
+fn limited_duration(text: &str, limits: &Limits) -> Result<Duration, InvalidValue> {
     let lower = text.to_lowercase();
     if lower != text
         && let Ok(meant) = humantime::parse_duration(&lower)
@@ -183,25 +183,25 @@ fn limited_duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
         let most = humantime::parse_duration(limits.most).unwrap_or(meant);
         let meant = if meant > most { limits.most } else { &lower };
         let what = format!("{text:?} is not a duration: write the unit in lower case");
-        return Err(wrong(what, &format!("{meant:?}")));
+        return Err(invalid_value(what, &format!("{meant:?}")));
     }
     let hint = format!("{:?}", duration_like(text));
     let duration = humantime::parse_duration(text)
-        .map_err(|error| wrong(format!("{text:?} is not a duration: {error}"), &hint))?;
+        .map_err(|error| invalid_value(format!("{text:?} is not a duration: {error}"), &hint))?;
     if humantime::parse_duration(limits.most).is_ok_and(|most| duration > most) {
         return Err(too_large(text, "longer than", limits));
     }
     if duration.is_zero() && !limits.zero {
         let what = format!("{text:?} is not longer than zero");
-        return Err(wrong(what, "\"2s\""));
+        return Err(invalid_value(what, "\"2s\""));
     }
     Ok(duration)
 }
 
-fn too_large(text: &str, is: &str, limits: &Limits) -> Wrong {
+fn too_large(text: &str, is: &str, limits: &Limits) -> InvalidValue {
     let most = limits.most;
     let what = format!("{text:?} is {is} the limit of {most}");
-    wrong(what, &format!("{most:?} or less"))
+    invalid_value(what, &format!("{most:?} or less"))
 }
 
 /// The suggestion in the error about an invalid duration. A number without a unit becomes seconds if the result is at
@@ -222,24 +222,27 @@ pub(super) fn size_like(number: &str) -> String {
 }
 
 /// A user, as a name or an id. The largest number is not an id: chown(2) takes it for "no change".
-pub(super) fn user(text: &str) -> Result<UserId, Wrong> {
+pub(super) fn user(text: &str) -> Result<UserId, InvalidValue> {
     users::allowed(text).ok_or_else(|| {
         let what = format!("{text} is not {}", users::A_USER_ID);
-        wrong(what, users::USER_ID_HINT)
+        invalid_value(what, users::USER_ID_HINT)
     })
 }
 
-pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, Wrong> {
+pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, InvalidValue> {
     if text.parse::<u64>().is_ok_and(|number| number > 0) {
         let hint = format!("{:?}", size_like(text));
-        return Err(wrong(format!("the size {text:?} has no unit"), &hint));
+        return Err(invalid_value(
+            format!("the size {text:?} has no unit"),
+            &hint,
+        ));
     }
     let size: ByteSize = text
         .parse()
-        .map_err(|_| wrong(format!("{text:?} is not a size"), "\"16MiB\""))?;
+        .map_err(|_| invalid_value(format!("{text:?} is not a size"), "\"16MiB\""))?;
     if size.as_u64() == 0 && !limits.zero {
         let what = "a limit of zero would reject every message";
-        return Err(wrong(what.into(), "\"16MiB\""));
+        return Err(invalid_value(what.into(), "\"16MiB\""));
     }
     let most = limits.most.parse().unwrap_or(ByteSize(u64::MAX));
     usize::try_from(size.as_u64())
@@ -258,13 +261,13 @@ pub(super) fn size(bytes: usize) -> String {
     format!("{}{unit}", bytes >> shift)
 }
 
-pub(super) fn boolean(text: &str) -> Result<bool, Wrong> {
+pub(super) fn boolean(text: &str) -> Result<bool, InvalidValue> {
     text.parse()
-        .map_err(|_| wrong(format!("{text:?} is not a boolean"), "true or false"))
+        .map_err(|_| invalid_value(format!("{text:?} is not a boolean"), "true or false"))
 }
 
-pub(super) fn wrong(what: String, hint: &str) -> Wrong {
-    Wrong {
+pub(super) fn invalid_value(what: String, hint: &str) -> InvalidValue {
+    InvalidValue {
         what,
         hint: hint.to_owned(),
     }

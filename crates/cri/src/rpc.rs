@@ -343,7 +343,7 @@ pub struct Items {
     /// How the items are joined.
     pub join: Join,
     /// The meaning of `Unimplemented` from a backend.
-    pub lacking: Lacking,
+    pub lacking: IfUnimplemented,
     /// The replacement for a backend that does not answer.
     pub silent: Silent,
 }
@@ -367,7 +367,7 @@ pub enum Join {
 
 /// The effect of a backend that answers a merged unary call with `Unimplemented`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lacking {
+pub enum IfUnimplemented {
     /// `Unimplemented` is an error like any other: every runtime must have the RPC.
     Error,
     /// The whole call is `Unimplemented` if that backend owns pods or containers, because without the backend they

@@ -89,8 +89,8 @@ impl CheckArguments {
             None if self.output.is_names() => {
                 let problems = problems(&config, &daemon, probes, node.as_ref());
                 let lines = problems.iter().filter_map(|it| it["what"].as_str());
-                terminal::print_stderr(&output::names(lines));
-                names(&config).into()
+                terminal::print_stderr(&output::name_lines(lines));
+                handler_names(&config).into()
             }
             None => {
                 let is_wide = self.output.is_wide();
@@ -118,7 +118,7 @@ fn text(
         settings(config)?,
         handlers(&config.table, is_wide)?,
         backends(&config.table, is_wide)?,
-        terminal::wrapped(&output::names(lines)),
+        terminal::wrapped(&output::name_lines(lines)),
     ];
     if let Some(probes) = probes {
         parts.push(answers(&config.table, probes)?);
@@ -134,7 +134,7 @@ fn text(
             lacking_optional(&config.table, probes),
             unanswered(&config.table, probes),
         ];
-        parts.extend(lines.map(|lines| terminal::wrapped(&output::names(lines))));
+        parts.extend(lines.map(|lines| terminal::wrapped(&output::name_lines(lines))));
     }
     parts.extend(node.map(Node::text).transpose()?);
     let unanswered = probes.map_or(0, |probes| unanswered(&config.table, probes).len());
@@ -248,8 +248,8 @@ fn with_line(problem: &Problem) -> String {
     }
 }
 
-pub(super) fn names(config: &Config) -> String {
-    output::names(config.table.handlers.iter().map(|row| &row.name))
+pub(super) fn handler_names(config: &Config) -> String {
+    output::name_lines(config.table.handlers.iter().map(|row| &row.name))
 }
 
 /// The JSON output. The key of a duration or size ends with the unit.

@@ -50,16 +50,16 @@ pub(super) fn answer(command: fn() -> Command) -> Result<bool, clap::Error> {
 }
 
 pub(super) fn handlers() -> Vec<CompletionCandidate> {
-    names(|table| table.handlers.into_iter().map(|row| row.name).collect())
+    configured_names(|table| table.handlers.into_iter().map(|row| row.name).collect())
 }
 
 pub(super) fn backends() -> Vec<CompletionCandidate> {
-    names(|table| table.backends.into_iter().map(|row| row.name).collect())
+    configured_names(|table| table.backends.into_iter().map(|row| row.name).collect())
 }
 
 /// The names that `of` finds in the configuration; none if the configuration is not valid. `--config` in the command
 /// line that is being completed selects the file, else the environment variable.
-fn names(of: fn(Table) -> Vec<String>) -> Vec<CompletionCandidate> {
+fn configured_names(of: fn(Table) -> Vec<String>) -> Vec<CompletionCandidate> {
     let words: Vec<_> = env::args_os().collect();
     let next = words.windows(2).find_map(|pair| match pair {
         [option, value] if option == "--config" => value.to_str(),

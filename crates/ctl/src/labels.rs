@@ -68,7 +68,7 @@ impl LabelsArguments {
         let labels = block_on(ask(&self.daemon))?;
         if let Some(template) = self.template {
             print(template.of(&labels, &self.taints)?)?;
-            terminal::print_stderr(&output::names(&labels.notes));
+            terminal::print_stderr(&output::name_lines(&labels.notes));
             return Ok(Verdict::Fine);
         }
         match (&self.kubectl, &self.file, self.output.encoding()) {
@@ -85,7 +85,7 @@ impl LabelsArguments {
             (None, None, None) => print(feature_file(&labels.labels)).map(drop)?,
         }
         // `kubectl` or node-feature-discovery may read standard output, so notes go to standard error.
-        terminal::print_stderr(&output::names(&labels.notes));
+        terminal::print_stderr(&output::name_lines(&labels.notes));
         Ok(Verdict::Fine)
     }
 }
@@ -179,7 +179,7 @@ fn kubectl(node: &str, labels: &NodeLabels) -> SafeText {
         .labels
         .iter()
         .map(|(key, value)| format!("kubectl label --overwrite node {node} {key}={value}"));
-    output::names(commands).into()
+    output::name_lines(commands).into()
 }
 
 /// The name of a node is a DNS name. A shell may read the commands, so other characters are rejected.

@@ -27,7 +27,7 @@ use super::{daemon, exit_codes};
 const DATE: &str = "2026-11-21";
 const SOURCE: &str = concat!("criswitch ", env!("CARGO_PKG_VERSION"));
 /// The manual section for commands of administrators.
-const COMMANDS: &str = "8";
+const COMMANDS_SECTION: &str = "8";
 const FILE_FORMATS: &str = "5";
 
 /// The sections FILES and ENVIRONMENT of criswitch(8).
@@ -101,7 +101,7 @@ fn command_page(command: &Command) -> io::Result<ManPage> {
         ("", documented(name).unwrap_or_default())
     };
     let command = plain(command.clone()).long_about(description(command, &own, &help));
-    page_of(command, COMMANDS, before, sections)
+    page_of(command, COMMANDS_SECTION, before, sections)
 }
 
 /// The first paragraph of the section of docs/commands.md about the command with this page.
@@ -160,7 +160,7 @@ fn daemon_page() -> io::Result<ManPage> {
     exit_status(&mut sections, &DAEMON_CODES);
     page_of(
         command.long_about(description),
-        COMMANDS,
+        COMMANDS_SECTION,
         DAEMON_SECTIONS,
         sections,
     )

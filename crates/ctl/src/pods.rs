@@ -92,12 +92,12 @@ impl PodsArguments {
             return encode(encoding, json!({ "pods": pods }));
         }
         if self.quiet {
-            return Ok(output::names(found.iter().map(|found| &found.pod.id)).into());
+            return Ok(output::name_lines(found.iter().map(|found| &found.pod.id)).into());
         }
         if self.output.is_names() {
-            return Ok(output::names(found.iter().map(OwnedPod::name)).into());
+            return Ok(output::name_lines(found.iter().map(OwnedPod::name)).into());
         }
-        Ok(text(found, self.output.is_wide())?.into())
+        Ok(pods_table(found, self.output.is_wide())?.into())
     }
 
     async fn find(&self) -> anyhow::Result<Vec<OwnedPod>> {
@@ -105,7 +105,7 @@ impl PodsArguments {
         let listed = daemon.pods(&daemon.state().await?).await?;
         let state = daemon.state().await?;
         self.must_be_known(&state, &listed)?;
-        let found = found(&state, listed, |found| self.wants(found));
+        let found = owned_pods(&state, listed, |found| self.wants(found));
         if let (Some(pod), true) = (&self.pod, found.is_empty()) {
             bail!("no such pod: {pod:?}; for the reason: criswitch explain {pod}");
         }
@@ -147,20 +147,20 @@ pub(super) async fn of_backend(
     let listed = daemon.pods(state).await?;
     // Read the state after the list, because the later state says whether the list came from the cache.
     let state = daemon.state().await?;
-    text(
-        &found(&state, listed, |found| found.backend == backend),
+    pods_table(
+        &owned_pods(&state, listed, |found| found.backend == backend),
         false,
     )
 }
 
-fn text(found: &[OwnedPod], is_wide: bool) -> anyhow::Result<String> {
+fn pods_table(found: &[OwnedPod], is_wide: bool) -> anyhow::Result<String> {
     let width = if is_wide { HEADER.len() } else { NARROW };
     let rows = found.iter().map(|found| found.row(is_wide));
     columns(HEADER.split_at(width).0, rows)
 }
 
 /// The listed pods that `wants` selects, with their owners, sorted by name.
-fn found(
+fn owned_pods(
     state: &State,
     listed: Vec<PodSandbox>,
     wants: impl Fn(&OwnedPod) -> bool,

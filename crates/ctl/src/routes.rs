@@ -28,7 +28,7 @@ pub(super) fn shown(output: &ListOutput) -> anyhow::Result<SafeText> {
         ]
     });
     if output.is_names() {
-        return Ok(output::names(rows.map(|[rpc, ..]| rpc)).into());
+        return Ok(output::name_lines(rows.map(|[rpc, ..]| rpc)).into());
     }
     // The table is wider than a usual terminal, so a terminal shows a block of lines for each RPC.
     match terminal::width() {

@@ -112,7 +112,7 @@ impl StatusArguments {
             (Served::Daemon(daemon), Some(encoding)) => encode(encoding, json(daemon)?),
             (Served::Foreign(other), Some(encoding)) => encode(encoding, foreign_json(other)),
             (Served::Daemon(daemon), None) if self.output.is_names() => {
-                Ok(output::names(daemon.state.backends.iter().map(|row| &row.name)).into())
+                Ok(output::name_lines(daemon.state.backends.iter().map(|row| &row.name)).into())
             }
             (Served::Daemon(daemon), None) => text(daemon, self.output.is_wide(), self.watch),
             (Served::Foreign(other), None) if self.output.is_names() => {
@@ -174,7 +174,7 @@ fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Resul
         handlers(daemon, is_wide)?.into(),
         failures(state.rejections.iter())?.into(),
         faults(daemon).into(),
-        output::names(lost_nri().unwrap_or_default()).into(),
+        output::name_lines(lost_nri().unwrap_or_default()).into(),
         outlook(state).into(),
     ]))
 }

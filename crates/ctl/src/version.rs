@@ -33,7 +33,7 @@ pub(super) fn shown(output: &Output) -> anyhow::Result<SafeText> {
             problems: difference.iter().map(|it| output::problem(it)).collect(),
         })),
         None => {
-            terminal::print_stderr(&output::names(difference));
+            terminal::print_stderr(&output::name_lines(difference));
             Ok(format!("criswitch {}\n", text()).into())
         }
     }

@@ -355,7 +355,7 @@ impl NodeStatusArguments {
                 let lines = [first].into_iter().chain(failed);
                 let lines = lines.chain(drifted.iter().map(|what| format!("differs: {what}")));
                 let undone = problems.iter().map(|what| format!("not undone: {what}"));
-                output::names(lines.chain(undone)).into()
+                output::name_lines(lines.chain(undone)).into()
             }
         })?;
         Ok(Verdict::of(!self.ready || state == "installed"))

@@ -86,7 +86,7 @@ impl<'a> MachineFacts<'a> {
             endpoint,
             pods: pods(&kubelet, &root),
             programs,
-            own: own(&journal)?,
+            own: unchanged_files(&journal)?,
             has_set_endpoint: journal.changes().any(|it| it.step == "endpoint"),
             number: journal.number(),
             root,
@@ -114,7 +114,7 @@ fn endpoint(wanted: Option<&Wanted>) -> String {
 }
 
 /// The files that an earlier `apply` has made, and that have not changed since.
-fn own(journal: &Journal<'_>) -> anyhow::Result<Vec<PathBuf>> {
+fn unchanged_files(journal: &Journal<'_>) -> anyhow::Result<Vec<PathBuf>> {
     let drifted = journal.drifted()?;
     Ok(journal
         .changes()

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, bail, ensure};
-use criswitch_client::output::names;
+use criswitch_client::output::name_lines;
 use criswitch_platform::{create_new, files, remove};
 
 use super::actions::{Action, Actions, Runner, Work};
@@ -86,7 +86,7 @@ impl Left {
                 path.display()
             )
         });
-        names(files.chain(self.problems.iter().cloned()))
+        name_lines(files.chain(self.problems.iter().cloned()))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use criswitch_client::columns::columns;
-use criswitch_client::output::names;
+use criswitch_client::output::name_lines;
 use criswitch_client::probe::{Probe, answered, driver_of};
 use criswitch_client::terminal;
 use criswitch_config::Config;
@@ -123,7 +123,7 @@ impl Node {
             [name.to_owned(), value, from]
         });
         let settings = columns(&["NODE", "VALUE", "FROM"], rows)?;
-        let findings = names(self.findings.iter().map(ToString::to_string));
+        let findings = name_lines(self.findings.iter().map(ToString::to_string));
         Ok(terminal::paragraphs([
             settings,
             terminal::wrapped(&findings),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use criswitch_config::{BackendId, duration_text};
 use criswitch_cri::rpc::filter::{filter, without_nested_containers};
-use criswitch_cri::rpc::{Items, Kind, Lacking, List, Patience, Row, Silent};
+use criswitch_cri::rpc::{IfUnimplemented, Items, Kind, List, Patience, Row, Silent};
 use parking_lot::Mutex;
 use tonic::{Code, Status};
 
@@ -260,7 +260,7 @@ impl Part<'_> {
     /// `Unimplemented` makes a different call. This does not hold for an RPC that every runtime must have, because
     /// clients cannot work without it.
     fn is_acted_on(self, why: &Failed) -> bool {
-        why.code() == Code::Unimplemented && self.how.lacking != Lacking::Error
+        why.code() == Code::Unimplemented && self.how.lacking != IfUnimplemented::Error
     }
 
     /// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if the

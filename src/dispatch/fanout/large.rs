@@ -51,7 +51,7 @@ impl Answered<'_> {
 ///
 /// # Errors
 /// Why a part cannot be used, if nothing can replace it.
-pub(super) fn settle(answered: &mut [Answered<'_>]) -> Result<(), Failed> {
+pub(super) fn replace_large_parts(answered: &mut [Answered<'_>]) -> Result<(), Failed> {
     if !answered.iter().any(Answered::is_large) {
         return Ok(());
     }

@@ -87,7 +87,7 @@ fn learns(kind: Kind, lists: &[Bytes], ids: impl Fn(&[u8]) -> Option<Vec<String>
         }
         learned.unwrap();
         let shown = owners
-            .own(kind, backend, list, owners.mark())
+            .without_foreign_items(kind, backend, list, owners.mark())
             .unwrap()
             .unwrap_or_else(|| list.clone());
         assert_eq!(self::ids(&shown), own);

@@ -72,7 +72,7 @@ impl Model {
             1 => self.own_container(u, backend)?,
             2 => self.forget(u)?,
             3 => self.marks.push((self.owners.mark(), self.moments)),
-            4 => self.settle(u, backend)?,
+            4 => self.forget_missing(u, backend)?,
             5 => self.list_containers(u, backend)?,
             _ => self.list_pods(u, backend)?,
         }
@@ -168,10 +168,10 @@ impl Model {
         Ok(())
     }
 
-    fn settle(&mut self, u: &mut Unstructured<'_>, backend: BackendId) -> Result<()> {
+    fn forget_missing(&mut self, u: &mut Unstructured<'_>, backend: BackendId) -> Result<()> {
         let kind = kind(u)?;
         let (mark, asked) = self.asked(u)?;
-        self.owners.settle(kind, backend, mark);
+        self.owners.forget_missing(kind, backend, mark);
         self.moments += 1;
         self.wholes.push(Whole {
             kind,
@@ -202,7 +202,7 @@ impl Model {
         these: impl Fn(&Row) -> bool,
     ) -> Vec<String> {
         for row in self.rows.iter_mut().filter(|row| these(row)) {
-            row.settle(backend, asked);
+            row.forget_missing(backend, asked);
         }
         let gone = |row: &&mut Row| these(row) && row.backend == backend && row.learned <= asked;
         let gone = self.rows.extract_if(.., |row| gone(&row));
@@ -312,7 +312,10 @@ impl Model {
             .map(|(id, _)| id.as_str())
             .collect();
         let list = Bytes::copy_from_slice(list);
-        let of_backend = self.owners.own(kind, backend, &list, mark).unwrap();
+        let of_backend = self
+            .owners
+            .without_foreign_items(kind, backend, &list, mark)
+            .unwrap();
         let shown = of_backend.unwrap_or(list);
         let items = criswitch_cri::codec::protobuf::all_bytes(&shown, &[1])
             .unwrap()
@@ -498,7 +501,7 @@ impl Model {
 impl Row {
     /// Updates the row after a full list of `backend` that criswitch asked for at `asked`. If the backend has not
     /// listed the row since `asked`, the list lacks the row.
-    fn settle(&mut self, backend: BackendId, asked: u64) {
+    fn forget_missing(&mut self, backend: BackendId, asked: u64) {
         let Some((next, seen)) = self.next else {
             return;
         };

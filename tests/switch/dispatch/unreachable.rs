@@ -10,7 +10,7 @@ async fn runc_and_kata() -> Rig {
 }
 
 /// Asserts `Unavailable` with the backend, its socket and the cause.
-fn names(failed: &Status, sim: &Sim, cause: &str) {
+fn assert_names(failed: &Status, sim: &Sim, cause: &str) {
     assert_eq!(failed.code(), Code::Unavailable, "{failed}");
     let socket = sim.socket().display().to_string();
     for part in [sim.name(), &socket, cause] {
@@ -23,17 +23,17 @@ async fn calls_for_a_pod_of_a_backend_that_is_down_are_unavailable() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.sim("kata").stop().await;
-    names(
+    assert_names(
         &rig.stop(&container).await.unwrap_err(),
         rig.sim("kata"),
         sockets::REFUSED,
     );
-    names(
+    assert_names(
         &rig.remove_pod(&pod).await.unwrap_err(),
         rig.sim("kata"),
         sockets::REFUSED,
     );
-    names(
+    assert_names(
         &(*rig).run_pod("kata", "next").await.unwrap_err(),
         rig.sim("kata"),
         sockets::REFUSED,
@@ -47,7 +47,7 @@ async fn the_error_for_a_backend_without_a_socket_file_has_that_cause() {
     sockets::remove(&rig.sim("kata").socket());
     let failed = (*rig).run_pod("kata", "web").await.unwrap_err();
     let absent = criswitch_cri::error_text::error_chain(&std::io::Error::from_raw_os_error(2));
-    names(&failed, rig.sim("kata"), &absent);
+    assert_names(&failed, rig.sim("kata"), &absent);
 }
 
 #[tokio::test]
@@ -65,12 +65,12 @@ async fn a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back() 
     rig.run("kata", "web").await;
     rig.sim("kata").stop().await;
     rig.restart_switch_without_state().await;
-    names(
+    assert_names(
         &rig.pods().await.unwrap_err(),
         rig.sim("kata"),
         sockets::REFUSED,
     );
-    names(
+    assert_names(
         &rig.containers().await.unwrap_err(),
         rig.sim("kata"),
         sockets::REFUSED,
@@ -96,7 +96,7 @@ async fn a_backend_that_does_not_speak_http2_is_unavailable() {
     };
     tokio::select! {
         () = other => {}
-        failed = (*rig).run_pod("kata", "web") => names(&failed.unwrap_err(), rig.sim("kata"), ""),
+        failed = (*rig).run_pod("kata", "web") => assert_names(&failed.unwrap_err(), rig.sim("kata"), ""),
     }
 }
 
@@ -109,7 +109,7 @@ async fn a_backend_that_cannot_be_listed_is_not_ready_and_named_once_in_the_erro
     );
     let rig = Rig::start([Sim::new("runc"), kata]).await;
     let failed = (*rig).run_pod("kata", "web").await.unwrap_err();
-    names(&failed, rig.sim("kata"), "\"metadata.db\" is locked");
+    assert_names(&failed, rig.sim("kata"), "\"metadata.db\" is locked");
     let named = failed.message().matches("backend \"kata\"").count();
     assert_eq!(named, 1, "{failed}");
 }
@@ -135,7 +135,7 @@ async fn a_backend_that_dies_during_a_call_fails_that_call_alone() {
         stopped
     };
     let (boxed, plain) = tokio::join!(boxed, rig.stop(&plain));
-    names(&boxed.unwrap_err(), rig.sim("kata"), "");
+    assert_names(&boxed.unwrap_err(), rig.sim("kata"), "");
     plain.unwrap();
     assert_eq!(rig.sim("kata").calls("StopContainer").len(), 1);
 }

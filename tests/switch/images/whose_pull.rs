@@ -35,7 +35,7 @@ async fn pull(rig: &Rig) -> Result<String, Status> {
 }
 
 #[track_caller]
-fn names(failed: &Status, words: &[&str]) {
+fn assert_names(failed: &Status, words: &[&str]) {
     for word in words {
         assert!(failed.message().contains(word), "{failed}");
     }
@@ -93,7 +93,7 @@ async fn two_listed_ready_pods_with_one_uid_get_no_pull_and_the_error_names_both
     doubled(&rig, "kata").await;
     let failed = pull(&rig).await.unwrap_err();
     assert_eq!(failed.code(), Code::FailedPrecondition, "{failed}");
-    names(&failed, &["\"uid-of-web\"", "\"runc\"", "\"kata\""]);
+    assert_names(&failed, &["\"uid-of-web\"", "\"runc\"", "\"kata\""]);
     assert!(asked(&rig, "PullImage").is_empty());
 }
 
@@ -170,7 +170,7 @@ async fn no_image_is_pulled_for_an_unknown_pod_while_a_backend_may_have_it() {
     stopped(&rig, "kata").await;
     let failed = pull(&rig).await.unwrap_err();
     assert_eq!(failed.code(), Code::Unavailable, "{failed}");
-    names(&failed, &["\"uid-of-web\"", "\"kata\""]);
+    assert_names(&failed, &["\"uid-of-web\"", "\"kata\""]);
     assert!(asked(&rig, "PullImage").is_empty());
 }
 
@@ -187,6 +187,6 @@ async fn a_listed_pod_gets_no_pull_before_every_backend_has_been_listed() {
     until_state(&rig, "kata", "ready").await;
     let failed = pull(&rig).await.unwrap_err();
     assert_eq!(failed.code(), Code::Unavailable, "{failed}");
-    names(&failed, &["\"uid-of-web\"", "\"runc\""]);
+    assert_names(&failed, &["\"uid-of-web\"", "\"runc\""]);
     assert!(asked(&rig, "PullImage").is_empty());
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use toml::de::{DeTable, DeValue};
 
-use super::{At, KeyValue, Walk, add};
+use super::{KeyValue, Placed, Walk, add};
 use crate::address;
 use crate::keys::{self, KeyKind, SOCKET_EXAMPLE};
 use crate::scheduling::Scheduling;
 
 /// The fields of a row that are not tables, by the names of their keys.
-pub(crate) type Texts = BTreeMap<&'static str, At<String>>;
+pub(crate) type Texts = BTreeMap<&'static str, Placed<String>>;
 
 /// The fields of a row, or of a table within a row, by the names of their keys.
 #[derive(Default)]
@@ -22,15 +22,15 @@ pub(super) struct RowFields<'t> {
 #[derive(Debug)]
 pub(crate) struct Route {
     /// `None` if the target's problem is already reported.
-    pub(crate) target: Option<At<RowTarget>>,
+    pub(crate) target: Option<Placed<RowTarget>>,
     pub(crate) backend_handler: Option<String>,
-    pub(crate) kind: Option<At<String>>,
+    pub(crate) kind: Option<Placed<String>>,
     pub(crate) scheduling: Scheduling,
 }
 
 #[derive(Debug)]
 pub(crate) struct BackendRow {
-    pub(crate) socket: At<String>,
+    pub(crate) socket: Placed<String>,
     pub(crate) texts: Texts,
 }
 
@@ -77,7 +77,7 @@ impl Walk<'_> {
         }
     }
 
-    fn no_one_target(&mut self, row: &KeyValue<'_>, has: &str) -> Option<At<RowTarget>> {
+    fn no_one_target(&mut self, row: &KeyValue<'_>, has: &str) -> Option<Placed<RowTarget>> {
         let what = format!("handler {:?} has {has}", row.key);
         let hint = format!("one of the two, such as socket = {SOCKET_EXAMPLE}");
         self.problems.report(&row.value_at, what, hint);

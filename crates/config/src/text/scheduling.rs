@@ -6,12 +6,12 @@ use strum::VariantNames;
 use toml::de::{DeTable, DeValue};
 
 use super::rows::{RowFields, Texts};
-use super::{At, KeyValue, Walk, type_of};
+use super::{KeyValue, Placed, Walk, type_of};
 use crate::keys::{self, Key};
 use crate::kubernetes;
 use crate::problem::{Place, Problems, nearest};
 use crate::scheduling::{Operator, Scheduling, TaintEffect, Toleration};
-use crate::value::{Wrong, wrong};
+use crate::value::{InvalidValue, invalid_value};
 
 impl Walk<'_> {
     /// The valid settings of a row. Reports invalid settings.
@@ -124,7 +124,7 @@ impl Walk<'_> {
 }
 
 /// The text of a field, if the field is written and not empty.
-fn written<'t>(texts: &'t Texts, name: &str) -> Option<&'t At<String>> {
+fn written<'t>(texts: &'t Texts, name: &str) -> Option<&'t Placed<String>> {
     texts.get(name).filter(|text| !text.value.is_empty())
 }
 
@@ -132,7 +132,7 @@ fn written<'t>(texts: &'t Texts, name: &str) -> Option<&'t At<String>> {
 fn or_default<T: Default>(
     texts: &Texts,
     name: &str,
-    parse: fn(&str) -> Result<T, Wrong>,
+    parse: fn(&str) -> Result<T, InvalidValue>,
     problems: &mut Problems,
 ) -> Option<T> {
     match written(texts, name) {
@@ -141,21 +141,21 @@ fn or_default<T: Default>(
     }
 }
 
-fn operator(text: &str) -> Result<Operator, Wrong> {
+fn operator(text: &str) -> Result<Operator, InvalidValue> {
     one_of("an operator", text)
 }
 
-fn effect(text: &str) -> Result<TaintEffect, Wrong> {
+fn effect(text: &str) -> Result<TaintEffect, InvalidValue> {
     one_of("an effect", text)
 }
 
 /// The variant with this name.
-fn one_of<T: FromStr + VariantNames>(kind: &str, text: &str) -> Result<T, Wrong> {
+fn one_of<T: FromStr + VariantNames>(kind: &str, text: &str) -> Result<T, InvalidValue> {
     text.parse().map_err(|_| {
         let names = T::VARIANTS.iter().copied();
         let hint = nearest(text, names.filter(|name| !name.is_empty()));
         let what = format!("{text:?} is not {kind} of tolerations");
-        wrong(what, &hint.unwrap_or_default())
+        invalid_value(what, &hint.unwrap_or_default())
     })
 }
 

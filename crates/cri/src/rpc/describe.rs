@@ -3,7 +3,8 @@
 use serde::{Serialize, Serializer};
 
 use super::{
-    Filter, Goes, ImageRule, Join, Kind, Lacking, List, Merge, Row, Service, Silent, Then, Unknown,
+    Filter, Goes, IfUnimplemented, ImageRule, Join, Kind, List, Merge, Row, Service, Silent, Then,
+    Unknown,
 };
 
 /// A row of the RPC table in words. Any text may be empty.
@@ -33,7 +34,7 @@ impl Row {
     /// Describes the row in words.
     pub fn words(&self) -> Words {
         Words {
-            rpc: format!("{}/{}", short(self.service), self.name),
+            rpc: format!("{}/{}", short_name(self.service), self.name),
             goes_to: self.goes_to(),
             key: self.key(),
             reply: self.reply(),
@@ -149,7 +150,7 @@ fn merged(merge: &Merge) -> String {
         }
         Merge::UpdateRuntimeConfig => "OK if every reachable backend accepts it".into(),
         Merge::Profiles => {
-            let joined = joined(&Join::Profiles).to_owned() + without(Lacking::Omitted);
+            let joined = joined(&Join::Profiles).to_owned() + without(IfUnimplemented::Omitted);
             joined + "; an error if any other answer cannot be used"
         }
         Merge::RemoveProfile => "OK if every backend that lists the profile returns OK; backends that lack it are omitted".into(),
@@ -166,15 +167,15 @@ fn instead(silent: Silent) -> &'static str {
     }
 }
 
-fn without(lacking: Lacking) -> &'static str {
+fn without(lacking: IfUnimplemented) -> &'static str {
     match lacking {
-        Lacking::Error => "",
-        Lacking::FailsForPods => "; Unimplemented if a backend with pods lacks it",
-        Lacking::Omitted => "; backends that lack it are omitted",
+        IfUnimplemented::Error => "",
+        IfUnimplemented::FailsForPods => "; Unimplemented if a backend with pods lacks it",
+        IfUnimplemented::Omitted => "; backends that lack it are omitted",
     }
 }
 
-fn short(service: Service) -> &'static str {
+fn short_name(service: Service) -> &'static str {
     let name = service.name();
     name.rsplit_once('.').map_or(name, |(_, short)| short)
 }

@@ -9,8 +9,8 @@ use super::fields::{
     pod_sandbox_stats_filter,
 };
 use super::{
-    Filter, Goes, ImageRule, Items, Join, Kind, Lacking, List, LogRule, Merge, Patience, Row,
-    Service, Silent, StateChange, Then, Unknown,
+    Filter, Goes, IfUnimplemented, ImageRule, Items, Join, Kind, List, LogRule, Merge, Patience,
+    Row, Service, Silent, StateChange, Then, Unknown,
 };
 use crate::codec::protobuf::Path;
 
@@ -69,9 +69,9 @@ const STOPPED_POD: StateChange = StateChange {
 };
 
 use Goes::{All, Default, Handler, Image, Owner, OwnerWithImage};
+use IfUnimplemented::{Error, FailsForPods, Omitted};
 use ImageRule::{Find, Pull};
 use Kind::{Container, Pod};
-use Lacking::{Error, FailsForPods, Omitted};
 use LogRule::{Change, Poll, Read};
 use Merge::{Events, Streamed};
 use Silent::{LastKnown, LastKnownOrOmitted, OmittedUnlessDefault};
@@ -93,7 +93,7 @@ const DISKS: Items = items(
     OmittedUnlessDefault,
 );
 
-const fn items(join: Join, lacking: Lacking, silent: Silent) -> Items {
+const fn items(join: Join, lacking: IfUnimplemented, silent: Silent) -> Items {
     Items {
         join,
         lacking,
@@ -110,7 +110,7 @@ macro_rules! named {
 
 named! {
     /// `Version`.
-    VERSION = short(runtime("Version", Poll, Default, Nothing));
+    VERSION = short_read(runtime("Version", Poll, Default, Nothing));
     /// `RunPodSandbox`.
     RUN_POD_SANDBOX = runtime("RunPodSandbox", Change, Handler(RUN_HANDLER), OwnPod(RUN_POD, RUN_CONFIG));
     /// `ListPodSandbox`.
@@ -124,7 +124,7 @@ named! {
     LIST_CONTAINER_STATS =
         runtime("ListContainerStats", Poll, All(CONTAINER_STATS_FILTER, Merge::Items(STATS)), Listed(List::ContainerStats));
     /// `PodSandboxStats`.
-    POD_SANDBOX_STATS = optional(short(runtime("PodSandboxStats", Read, Owner(Pod, REQUESTED_ID, NotFound), Nothing)));
+    POD_SANDBOX_STATS = optional(short_read(runtime("PodSandboxStats", Read, Owner(Pod, REQUESTED_ID, NotFound), Nothing)));
     /// `ListPodSandboxStats`.
     LIST_POD_STATS =
         optional(runtime("ListPodSandboxStats", Poll, All(POD_STATS_FILTER, Merge::Items(POD_STATS)), Listed(List::PodStats)));
@@ -133,14 +133,14 @@ named! {
         optional(runtime("UpdateRuntimeConfig", Change, All(Filter::NONE, Merge::UpdateRuntimeConfig), Nothing));
     /// `PodSandboxStatus`.
     POD_STATUS =
-        short(runtime("PodSandboxStatus", Read, Owner(Pod, REQUESTED_ID, NotFound), Rename(&POD_STATUS_HANDLERS)));
+        short_read(runtime("PodSandboxStatus", Read, Owner(Pod, REQUESTED_ID, NotFound), Rename(&POD_STATUS_HANDLERS)));
     /// `ContainerStatus`.
     CONTAINER_STATUS =
-        short(runtime("ContainerStatus", Read, Owner(Container, REQUESTED_ID, NotFound), Rename(&CONTAINER_STATUS_HANDLERS)));
+        short_read(runtime("ContainerStatus", Read, Owner(Container, REQUESTED_ID, NotFound), Rename(&CONTAINER_STATUS_HANDLERS)));
     /// `GetContainerEvents`.
     EVENTS = optional(long(runtime("GetContainerEvents", Read, All(Filter::NONE, Events), Nothing)));
     /// `RuntimeConfig`.
-    RUNTIME_CONFIG = optional(short(runtime("RuntimeConfig", Poll, All(Filter::NONE, Merge::RuntimeConfig), Nothing)));
+    RUNTIME_CONFIG = optional(short_read(runtime("RuntimeConfig", Poll, All(Filter::NONE, Merge::RuntimeConfig), Nothing)));
     /// `Status`.
     STATUS = runtime("Status", Poll, All(Filter::NONE, Merge::Status), Nothing);
     /// `ListPodSandboxMetrics`.
@@ -154,11 +154,11 @@ named! {
         image("ListImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Merge::Items(IMAGES))), Listed(List::Images));
     /// `ImageStatus`.
     IMAGE_STATUS =
-        short(image("ImageStatus", Read, Image(IMAGE_HANDLER, Find(IMAGE_ANNOTATIONS)), HaveImage(STATUS_IMAGE_ID)));
+        short_read(image("ImageStatus", Read, Image(IMAGE_HANDLER, Find(IMAGE_ANNOTATIONS)), HaveImage(STATUS_IMAGE_ID)));
     /// `PullImage`.
     PULL_IMAGE = long(image("PullImage", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), NewImage(PULLED_IMAGE)));
     /// `ListSecurityProfiles`.
-    LIST_PROFILES = optional(short(image("ListSecurityProfiles", Poll, All(Filter::NONE, Merge::Profiles), Nothing)));
+    LIST_PROFILES = optional(short_read(image("ListSecurityProfiles", Poll, All(Filter::NONE, Merge::Profiles), Nothing)));
 }
 
 /// Every RPC of the CRI, in the order of the interface.
@@ -179,12 +179,12 @@ pub const ROWS: &[Row] = &[
     optional(runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Streamed(&LIST_CONTAINERS, LISTED)), Listed(List::Containers))),
     CONTAINER_STATUS,
     optional(runtime("UpdateContainerResources", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing)),
-    optional(short(runtime("ReopenContainerLog", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing))),
+    optional(short_read(runtime("ReopenContainerLog", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing))),
     optional(long(changing(runtime("ExecSync", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing)))),
     optional(runtime("Exec", Read, Owner(Container, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL))),
     optional(runtime("Attach", Read, Owner(Container, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL))),
     optional(runtime("PortForward", Read, Owner(Pod, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL))),
-    optional(short(runtime("ContainerStats", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing))),
+    optional(short_read(runtime("ContainerStats", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing))),
     LIST_CONTAINER_STATS,
     optional(runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Streamed(&LIST_CONTAINER_STATS, STATS)), Listed(List::ContainerStats))),
     POD_SANDBOX_STATS,
@@ -206,7 +206,7 @@ pub const ROWS: &[Row] = &[
     IMAGE_STATUS,
     PULL_IMAGE,
     image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
-    short(image("ImageFsInfo", Poll, All(Filter::NONE, Merge::Items(DISKS)), KeepDisks)),
+    short_read(image("ImageFsInfo", Poll, All(Filter::NONE, Merge::Items(DISKS)), KeepDisks)),
     // The RPCs for security profiles are from k8s.io/cri-api v0.38.0-beta.0.
     optional(long(image("PullSecurityProfile", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), Nothing))),
     LIST_PROFILES,
@@ -246,7 +246,7 @@ const fn long(row: Row) -> Row {
     }
 }
 
-const fn short(row: Row) -> Row {
+const fn short_read(row: Row) -> Row {
     Row {
         patience: Patience::Short,
         ..row

@@ -30,7 +30,7 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
         unexpected_users(&found),
         conflicts(plan),
         silent(discovered),
-        own(discovered),
+        own_socket_notes(discovered),
         shared.map(|it| it.to_string()).collect(),
         lost_features(&found),
         consequences.map(|it| it.line()).collect(),
@@ -110,7 +110,7 @@ fn silent(discovered: &Discovered) -> Vec<String> {
         .collect()
 }
 
-fn own(discovered: &Discovered) -> Vec<String> {
+fn own_socket_notes(discovered: &Discovered) -> Vec<String> {
     discovered
         .own
         .iter()

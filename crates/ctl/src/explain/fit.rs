@@ -95,7 +95,11 @@ impl PodFits {
     /// Whether the pod can run in the handler of its class; `None` if that is unknown, for example because the class
     /// may map to a handler with a different name.
     fn fits(&self) -> Option<bool> {
-        match self.fits.iter().find(|fit| fit.handler == self.own()) {
+        match self
+            .fits
+            .iter()
+            .find(|fit| fit.handler == self.handler_name())
+        {
             _ if !self.conflicts.is_empty() => Some(false),
             Some(own) => own.fits(),
             None => self.mapped.is_some().then_some(false),
@@ -103,7 +107,7 @@ impl PodFits {
     }
 
     /// The name of the handler that the pod gets.
-    fn own(&self) -> &str {
+    fn handler_name(&self) -> &str {
         own_handler(&self.class, self.mapped.as_ref(), &self.default)
     }
 }
@@ -301,7 +305,10 @@ impl PodFits {
     fn title(&self) -> String {
         let (namespace, default) = (&self.pod.namespace, &self.default);
         let slash = if namespace.is_empty() { "" } else { "/" };
-        let has = self.fits.iter().any(|fit| fit.handler == self.own());
+        let has = self
+            .fits
+            .iter()
+            .any(|fit| fit.handler == self.handler_name());
         let class = match (self.class.as_str(), &self.mapped) {
             ("", _) => format!("no RuntimeClass, so it runs in the default handler {default}"),
             (class, None) if has => format!("RuntimeClass {class}"),
@@ -412,7 +419,7 @@ impl PodFits {
             "namespace": self.pod.namespace,
             "name": self.pod.name,
             "class": (!self.class.is_empty()).then_some(&self.class),
-            "handler": self.own(),
+            "handler": self.handler_name(),
             "fits": self.fits(),
             "warnings": self.warnings().collect::<Vec<_>>(),
             "handlers": handlers.collect::<Vec<_>>(),

@@ -40,7 +40,7 @@ pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<Explain
     let pods = daemon.pods.as_ref().map_err(String::clone).map(|pods| {
         pods.iter()
             .filter(|pod| is_meant(pod, subject))
-            .map(|pod| found(state, pod))
+            .map(|pod| listed_pod(state, pod))
             .collect::<Vec<_>>()
     });
     let rejections: Vec<_> = rejections(state, subject).cloned().collect();
@@ -80,7 +80,7 @@ pub(super) fn rejections<'a>(
     })
 }
 
-fn found(state: &State, pod: &PodSandbox) -> ListedPod {
+fn listed_pod(state: &State, pod: &PodSandbox) -> ListedPod {
     let handler = &pod.runtime_handler;
     let backend = owners(state).get(pod.id.as_str()).copied();
     let mut backends = state.backends.iter();

@@ -109,7 +109,7 @@ fn names_userspace(report: &KernelReport) -> Option<String> {
     ]
     .into_iter()
     .find_map(|(what, text)| {
-        let text = text.as_ref().filter(|text| names(text))?;
+        let text = text.as_ref().filter(|text| names_userspace_kernel(text))?;
         Some(format!("its kernel's {what} is {text:?}"))
     })
 }
@@ -118,10 +118,10 @@ fn is_userspace(host: &Kernel) -> bool {
     [&host.release, &host.version]
         .into_iter()
         .flatten()
-        .any(|text| names(text))
+        .any(|text| names_userspace_kernel(text))
 }
 
-fn names(text: &str) -> bool {
+fn names_userspace_kernel(text: &str) -> bool {
     text.to_ascii_lowercase().contains(USERSPACE_KERNEL)
 }
 

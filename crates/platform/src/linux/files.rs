@@ -189,7 +189,7 @@ impl Attributes {
         std::os::unix::fs::fchown(file, Some(uid), Some(gid))?;
         if let Some(extended) = &self.extended {
             // For example, the default ACL of the directory.
-            let given = names(|names| rustix::fs::flistxattr(file, names))?;
+            let given = attribute_names(|names| rustix::fs::flistxattr(file, names))?;
             let is_other =
                 |name: &&String| !name.starts_with(SECURITY) && !extended.contains_key(*name);
             for name in given.iter().filter(is_other) {
@@ -209,7 +209,7 @@ impl Attributes {
 /// The extended attributes of a file; none if its file system has none.
 fn extended(path: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
     let mut attributes = BTreeMap::new();
-    for name in names(|names| rustix::fs::llistxattr(path, names))? {
+    for name in attribute_names(|names| rustix::fs::llistxattr(path, names))? {
         let mut value = vec![0; MOST_EXTENDED];
         let length = rustix::fs::lgetxattr(path, &*name, &mut value)?;
         value.truncate(length);
@@ -219,7 +219,9 @@ fn extended(path: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
 }
 
 /// The names of extended attributes that a call lists; none if the file system has none.
-fn names(list: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> io::Result<Vec<String>> {
+fn attribute_names(
+    list: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+) -> io::Result<Vec<String>> {
     let mut names = vec![0; MOST_EXTENDED];
     let length = match list(&mut names) {
         Err(Errno::NOTSUP) => 0,

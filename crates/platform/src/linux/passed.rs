@@ -142,7 +142,7 @@ impl Passed {
         let count = count.to_string_lossy();
         match count.parse::<u32>() {
             Ok(0) => Ok(Passed::default()),
-            Ok(_) => Passed::by_name(&names()?),
+            Ok(_) => Passed::by_name(&descriptor_names()?),
             Err(_) => Err(PassedError::Count(count.into_owned())),
         }
     }
@@ -242,7 +242,7 @@ impl AsFd for PassedSocket {
 }
 
 /// Returns the names of the passed descriptors. Without `LISTEN_FDNAMES`, all have the name "unknown".
-fn names() -> Result<Vec<String>, PassedError> {
+fn descriptor_names() -> Result<Vec<String>, PassedError> {
     Ok(sd_notify::listen_fds_with_names()
         .map_err(PassedError::Names)?
         .map(|(_, name)| name)

@@ -242,7 +242,11 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
 
 /// Looks up the image that `call` names in the cached list of `backend`. `None` if no cached list is fresh enough.
 fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
-    image_in(call, backend, backend.record.known().lists.whole_images()?)
+    image_in(
+        call,
+        backend,
+        backend.record.known().lists.complete_images()?,
+    )
 }
 
 /// Looks up the image that `call` names in the last list of `backend`, which may lack an image that was pulled since.

@@ -1,7 +1,7 @@
 //! RPCs that runtimes lack. A client must see no error if a fallback gives the same result, or if the replies of the
 //! other backends suffice.
 
-use criswitch_cri::rpc::{self, Goes, ImageRule, Items, Join, Lacking, Merge, Row};
+use criswitch_cri::rpc::{self, Goes, IfUnimplemented, ImageRule, Items, Join, Merge, Row};
 
 use super::Case;
 use crate::simulation::files::RUNTIMES;
@@ -48,7 +48,7 @@ impl Case<'_> {
         !matches!(items.join, Join::Images) && self.may_fail_for(items.lacking, rows)
     }
 
-    fn may_fail_for(&self, lacking: Lacking, rows: &[&Row]) -> bool {
+    fn may_fail_for(&self, lacking: IfUnimplemented, rows: &[&Row]) -> bool {
         let has_had = |at: usize| {
             let mut things = self.truth.things.iter();
             things.any(|thing| thing.sources().any(|source| source == at))
@@ -56,9 +56,9 @@ impl Case<'_> {
         let lacks = |at: &usize| rows.iter().all(|row| self.may_lack(*at, row));
         let mut lack = (0..RUNTIMES).filter(lacks);
         match lacking {
-            Lacking::Error => lack.next().is_some(),
-            Lacking::FailsForPods => lack.any(has_had) || self.all_may_lack(rows),
-            Lacking::Omitted => self.all_may_lack(rows),
+            IfUnimplemented::Error => lack.next().is_some(),
+            IfUnimplemented::FailsForPods => lack.any(has_had) || self.all_may_lack(rows),
+            IfUnimplemented::Omitted => self.all_may_lack(rows),
         }
     }
 
