@@ -394,10 +394,10 @@ impl Backend {
     /// # Errors
     /// The cause if that attempt fails, or if the backend is unresponsive; `failed` if no session connects again.
     async fn wire_after(&self, last: Wire, failed: Status) -> Result<Wire, Status> {
-        if last.is_paused() {
-            return self.wire().await;
-        }
         if !last.is_over() {
+            if last.is_paused() {
+                return Ok(self.wire().await?.for_user(last.user()));
+            }
             return Ok(last);
         }
         if !self.connection.is_kept() {

@@ -223,15 +223,15 @@ async fn converse(
         // A client that sends no preface cannot get a GOAWAY, so a shutdown does not wait for it longer.
         () = last_chance(&switch.ending) => return Ok(()),
     };
-    place.usage.note_preface();
     let unread = switch.unread.share(place.user);
+    place.usage.note_preface(unread.clone());
     let (stream, flooded) = CountedIo::of_client(stream, preface);
     let unaccepted = stream.unaccepted();
     let usage = Arc::clone(&place.usage);
     let ended = tokio::select! {
         ended = connection(stream, unaccepted, switch, place.user, unread.clone(), usage) => ended,
         () = unread.lost() => return Err(SLOW),
-        () = admission.left(&place.usage, LAST_REPLIES) => return Err(IDLE),
+        () = admission.left(place, LAST_REPLIES) => return Err(IDLE),
     };
     if flooded.is_true() {
         return Err(FLOOD);

@@ -486,8 +486,12 @@ check_gate() {
 }
 
 # Checks that the workflow rejects a commit without a sign-off.
-check_sign_off() {
-  local repository=$TMPDIR/sign-off
+check_sign_off() (
+  # Git's variables, such as those of a hook, would name the repository of this script.
+  # shellcheck disable=SC2046 # The names are words.
+  unset $(git rev-parse --local-env-vars)
+  export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
+  repository=$TMPDIR/sign-off
   commit() {
     git -C "$repository" -c user.name=tests -c user.email=tests@example.com commit -q --allow-empty "$@"
   }
@@ -496,6 +500,6 @@ check_sign_off() {
   }
   git init -q "$repository" && commit -m first && git -C "$repository" tag first &&
     commit --signoff -m second && signed && commit -m third && ! signed
-}
+)
 
 main "$@"

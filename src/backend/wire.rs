@@ -42,9 +42,9 @@ pub struct Wire {
 enum WireUse {
     /// The calls with which the session makes the connection ready and keeps it ready.
     Session,
-    /// The session's probes. Only a probe may use the stream that is kept free for probes.
+    /// The session's probes.
     Probes,
-    /// All other calls. None is sent while the wire is paused.
+    /// All other calls. None is sent while the wire is paused, or uses the stream that is kept free for the session.
     Others,
 }
 
@@ -94,8 +94,10 @@ impl Wire {
         requests: SendRequest<Bytes>,
         connection: Connection<I, Bytes>,
     ) -> (Wire, Driver) {
-        let (over, queue) = (CancellationToken::new(), Arc::<StreamQueue>::default());
-        let driven = tokio::spawn(drive(connection, Arc::clone(&queue)));
+        let over = CancellationToken::new();
+        let [queue, queue_of_others] = [(); 2].map(|()| Arc::<StreamQueue>::default());
+        let queues = [Arc::clone(&queue), Arc::clone(&queue_of_others)];
+        let driven = tokio::spawn(drive(connection, queues));
         let (rejected, task) = (over.clone(), driven.abort_handle());
         let driver = async move {
             tokio::select! {
@@ -116,7 +118,7 @@ impl Wire {
             extra: Mutex::default(),
             queue,
             is_paused: AtomicBool::new(false),
-            others: Streams::new(Arc::default()),
+            others: Streams::new(queue_of_others),
         };
         let wire = Wire {
             shared: Arc::new(shared),
@@ -248,11 +250,11 @@ impl Wire {
     fn take(&self) -> Option<Free> {
         let SharedWire { first, extra, .. } = &*self.shared;
         let most = first.requests.current_max_send_streams();
-        let is_probe = self.is_for_probes();
-        let kept = usize::from(!is_probe && most > 1);
-        if !is_probe && most == 1 && self.is_last_free() {
+        let is_of_session = self.used_for != WireUse::Others;
+        if !is_of_session && most == 1 && self.is_last_free() {
             return None;
         }
+        let kept = usize::from(!is_of_session && most > 1);
         if let Some(slot) = first.streams.take(most.saturating_sub(kept)) {
             return Some((Arc::clone(first), slot));
         }
@@ -375,15 +377,15 @@ fn open(connections: &[Arc<HttpConnection>]) -> impl Iterator<Item = &Arc<HttpCo
 /// Drives `connection`. Wakes the calls that wait for a free stream when the backend changes its limit.
 async fn drive<I: AsyncRead + AsyncWrite + Unpin>(
     mut connection: Connection<I, Bytes>,
-    queue: Arc<StreamQueue>,
+    queues: [Arc<StreamQueue>; 2],
 ) -> Result<(), h2::Error> {
     let mut most = connection.max_concurrent_send_streams();
     std::future::poll_fn(|context| {
         let polled = connection.poll_unpin(context);
-        if queue.is_crowded() {
+        if queues.iter().any(|queue| queue.is_crowded()) {
             let last = std::mem::replace(&mut most, connection.max_concurrent_send_streams());
             if last != most {
-                queue.wake_all();
+                queues.iter().for_each(|queue| queue.wake_all());
             }
         }
         polled

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 pub const MAX_FURTHER_CONNECTIONS: usize = 15;
 
 /// Users other than root and criswitch's own user may together use as many streams of a backend as this many of its
-/// connections have: half of all. So their calls never block the calls of root.
+/// connections have: half of all, if all further connections open. So their calls leave streams for the calls of root.
 pub(crate) const OTHERS_CONNECTIONS: usize = MAX_FURTHER_CONNECTIONS.div_ceil(2);
 
 /// The calls on one connection, or the calls of some users.

@@ -1,7 +1,7 @@
 //! Decides which clients may connect, and limits their number. The kernel reports the user of a client, so criswitch
 //! decides before it reads a byte from the connection.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use criswitch_platform::Peer;
@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::limits::budget::Budget;
 use crate::limits::places::{self, CountLimit, Places, User};
 use crate::limits::{LEAVING_CONNECTIONS, MAX_CONNECTIONS, RESERVED_CONNECTIONS, USER_CONNECTIONS};
 use crate::telemetry::counters::Reason;
@@ -29,8 +30,9 @@ pub(crate) struct Admission {
     users: FnvHashMap<u32, CountLimit>,
     /// The connections that still have a place. Some of them may have ended.
     open: Mutex<Vec<Weak<ConnectionPermit>>>,
-    /// The limit on the connections whose place a new client has taken, and that end with a GOAWAY.
-    leaving: CountLimit,
+    /// The limits on the connections whose place a new client has taken, and that end with a GOAWAY: of root and
+    /// criswitch's own user, and of other users.
+    leaving: [CountLimit; 2],
     rejected_log: LogLimit,
     closed: LogLimit,
 }
@@ -50,6 +52,8 @@ pub(crate) struct ConnectionPermit {
 #[derive(Debug)]
 pub struct ConnectionUse {
     calls: Mutex<ConnectionCalls>,
+    /// The replies that the client has not read yet; empty until the client has sent the HTTP/2 preface.
+    unread: OnceLock<Budget>,
     /// Cancelled when a new client takes the place of the connection.
     pub(crate) taken: CancellationToken,
 }
@@ -82,6 +86,7 @@ impl Default for ConnectionUse {
                 in_flight: 0,
                 last: Instant::now(),
             }),
+            unread: OnceLock::new(),
             taken: CancellationToken::new(),
         }
     }
@@ -93,20 +98,25 @@ impl ConnectionUse {
         CallInFlight(Arc::clone(self))
     }
 
-    /// Records that the client has sent the HTTP/2 preface.
-    pub(crate) fn note_preface(&self) {
+    /// Records that the client has sent the HTTP/2 preface. Its unread replies count in `unread`.
+    pub(crate) fn note_preface(&self, unread: Budget) {
+        self.unread.set(unread).ok();
         self.calls.lock().has_preface = true;
     }
 
-    pub(crate) fn has_calls(&self) -> bool {
-        self.calls.lock().in_flight > 0
+    /// Whether a call is in flight, or the client has not read a reply.
+    fn is_busy(&self) -> bool {
+        self.calls.lock().in_flight > 0 || self.unread.get().is_some_and(|it| it.used() > 0)
     }
 
     /// A key that is smaller the sooner a new client may take the place: first of a connection without a preface, then
-    /// of the connection that has had no call for longest. `None` while a call is in flight.
+    /// of the connection that has had no call for longest. `None` while the connection is busy.
     fn unused_for(&self) -> Option<(bool, Instant)> {
+        if self.is_busy() {
+            return None;
+        }
         let calls = self.calls.lock();
-        (calls.in_flight == 0).then_some((calls.has_preface, calls.last))
+        Some((calls.has_preface, calls.last))
     }
 }
 
@@ -121,7 +131,7 @@ impl Admission {
                 .map(|uid| (*uid, CountLimit::new(USER_CONNECTIONS, USER_HAS_ENOUGH)))
                 .collect(),
             open: Mutex::default(),
-            leaving: CountLimit::new(LEAVING_CONNECTIONS, "connections that end"),
+            leaving: [(); 2].map(|()| CountLimit::new(LEAVING_CONNECTIONS, "connections that end")),
             rejected_log: LogLimit::default(),
             closed: LogLimit::default(),
         }
@@ -180,17 +190,18 @@ impl Admission {
     }
 
     /// Completes when a connection whose place was taken must end, even if the client has not answered its GOAWAY:
-    /// `limit` after the place was taken and once no call is in flight, or at once if too many connections end.
-    pub(crate) async fn left(&self, usage: &ConnectionUse, limit: Duration) {
-        usage.taken.cancelled().await;
-        let Ok(_leaving) = places::take([&self.leaving]) else {
+    /// `limit` after the place was taken, and for root and criswitch's own user once the connection is not busy either.
+    /// At once if too many connections end.
+    pub(crate) async fn left(&self, place: &ConnectionPermit, limit: Duration) {
+        place.usage.taken.cancelled().await;
+        let [own, others] = &self.leaving;
+        let is_other = place.user.is_other();
+        let Ok(_leaving) = places::take([if is_other { others } else { own }]) else {
             return;
         };
-        loop {
+        tokio::time::sleep(limit).await;
+        while !is_other && place.usage.is_busy() {
             tokio::time::sleep(limit).await;
-            if !usage.has_calls() {
-                return;
-            }
         }
     }
 
@@ -235,6 +246,7 @@ fn ids(peer: Option<Peer>) -> (Option<u32>, Option<i32>) {
 #[cfg(test)]
 mod tests {
     use criswitch_platform::users::{self, ROOT};
+    use futures_util::FutureExt;
 
     use super::*;
 
@@ -245,12 +257,16 @@ mod tests {
         Some(Peer { uid, pid: None })
     }
 
+    fn unread() -> Budget {
+        Budget::for_messages(1)
+    }
+
     /// A client that has sent the preface, and has a call in flight.
     type Busy = (Arc<ConnectionPermit>, CallInFlight);
 
     fn admit(admission: &Admission, uid: u32) -> Result<Busy, Reason> {
         let place = admission.admit(peer(uid))?;
-        place.usage.note_preface();
+        place.usage.note_preface(unread());
         let call = place.usage.begin();
         Ok((place, call))
     }
@@ -270,7 +286,7 @@ mod tests {
         let admission = Admission::new(&[]);
         let busy = admit(&admission, ROOT).unwrap();
         let idle = admission.admit(peer(ROOT)).unwrap();
-        idle.usage.note_preface();
+        idle.usage.note_preface(unread());
         let silent: Vec<_> = (2..MAX_CONNECTIONS)
             .map(|_| admission.admit(peer(ROOT)).unwrap())
             .collect();
@@ -294,7 +310,7 @@ mod tests {
         drop(other);
         assert!(admission.admit(peer(ROOT)).is_ok());
         assert!(!has_place(&last) && has_place(&first));
-        let left = admission.left(&last.usage, Duration::from_secs(1));
+        let left = admission.left(&last, Duration::from_secs(1));
         let call = last.usage.begin();
         let ended = async {
             tokio::time::sleep(Duration::from_secs(5)).await;
@@ -306,6 +322,27 @@ mod tests {
             begun.elapsed() >= Duration::from_secs(5),
             "a late call ends"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_ends_at_once_if_too_many_end_and_keeps_its_place_for_unread_replies() {
+        let admission = Admission::new(&[]);
+        let reader = admission.admit(peer(ROOT)).unwrap();
+        let replies = unread();
+        reader.usage.note_preface(replies.clone());
+        let mut held = replies.held();
+        held.grow(1).unwrap();
+        let idle: Vec<_> = (0..=LEAVING_CONNECTIONS)
+            .map(|_| admission.admit(peer(ROOT)).unwrap())
+            .collect();
+        let _busy = fill(&admission, ROOT);
+        assert!(has_place(&reader) && !idle.iter().any(|it| has_place(it)));
+        let limit = Duration::from_secs(1);
+        let leaves = |place| Box::pin(admission.left(place, limit));
+        let mut leaving: Vec<_> = idle.iter().map(|it| leaves(it)).collect();
+        let last = leaving.pop().unwrap();
+        assert!(leaving.iter_mut().all(|it| it.now_or_never().is_none()));
+        assert!(last.now_or_never().is_some());
     }
 
     #[test]

@@ -231,7 +231,7 @@ impl<'a> Learner<'a> {
             Lesson::Restored(path, containers, names) => {
                 let pod = self.own_pod(names, reply, path)?;
                 let request = call.message();
-                let restored = listed::RestoreRequest::of(&request);
+                let mut restored = listed::RestoreRequest::of(&request);
                 self.add_created(List::Pods, pod, &restored.pod());
                 for (name, id) in all_created(backend, reply, containers)? {
                     self.own_container(id, (pod, None))?;

@@ -128,11 +128,12 @@ impl<'r> RestoreRequest<'r> {
     }
 
     /// The `CreateContainerRequest` that creates the same container in `pod`.
-    pub(crate) fn container(&self, pod: &str, name: &str) -> Bytes {
+    pub(crate) fn container(&mut self, pod: &str, name: &str) -> Bytes {
         let mut request = BytesMut::new();
         let number = create_container_request::POD_SANDBOX_ID;
         protobuf::put_bytes(&mut request, number, pod.as_bytes());
-        if let Some(config) = self.configs.get(name) {
+        // The CRI has one container for each configuration.
+        if let Some(config) = self.configs.remove(name) {
             protobuf::put_bytes(&mut request, create_container_request::CONFIG, config);
         }
         request.freeze()

@@ -300,7 +300,7 @@ pub fn with_namespace(pod: &mut Value, metadata: &Value) {
 }
 
 /// Removes everything but their names from the volumes that no container uses. The kubelet does not set up such
-/// volumes, so the runtime never sees them.
+/// volumes, so no container has them.
 pub fn ignore_unused_volumes(pod: &mut Value) {
     let Some(spec) = pod.get_mut("spec") else {
         return;

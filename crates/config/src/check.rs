@@ -3,7 +3,7 @@
 //! Checking continues after a problem, and reports no problem that only follows from another.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fmt, iter};
 
@@ -367,8 +367,15 @@ impl Checker<'_> {
             }
             _ => use_of(&socket, listen, known),
         });
-        let is_read = files.iter().any(|file| file.path() == labels);
-        let of_file = is_read.then(|| format!("{shown} is a file of the configuration"));
+        let place = place_of(labels);
+        let is_read = files.iter().any(|file| place_of(&file.path()) == place);
+        let drop_ins = files
+            .first()
+            .map(|main| place_of(&main.path()).with_file_name("conf.d"));
+        let is_drop_in =
+            place.parent() == drop_ins.as_deref() && place.extension() == Some("toml".as_ref());
+        let of_file =
+            (is_read || is_drop_in).then(|| format!("{shown} is a file of the configuration"));
         if let Some(what) = of_socket.or(of_file) {
             self.problems
                 .report(&text.place, what, paths::LABELS_EXAMPLE);
@@ -479,6 +486,15 @@ fn alias_note(row: &DefinedKey<BackendRow>, first: &KnownBackend) -> String {
         "{place}: the path of backend {name:?} is another path of the socket of {first:?} at {first_place}; criswitch uses one \
          backend, {first:?}, for both names, with the settings of {first:?}"
     )
+}
+
+/// The path with the links of its directory resolved.
+fn place_of(path: &Path) -> PathBuf {
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    match (folder, path.file_name()) {
+        (Some(folder), Some(name)) => folder.join(name),
+        _ => path.to_owned(),
+    }
 }
 
 /// Which socket is at the path of `socket`: that of `listen` or of a backend. `None` if it is neither.

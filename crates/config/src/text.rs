@@ -499,6 +499,7 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
     let words = format!(" {line} ");
     let has = |signs: &[&str]| signs.iter().any(|sign| words.contains(sign));
     let is_path = value.is_some_and(|value| value.starts_with('/'));
+    let is_text = value.is_some_and(|value| value.starts_with(['"', '\'']));
     let mut signs = SIGNS.iter();
     match signs.find(|(signs, _)| has(signs) && !is_path) {
         _ if message == DUPLICATE && line.starts_with('[') => "moving its rows below the first one",
@@ -507,7 +508,7 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
         None if value.is_some_and(|value| BOOLEANS.contains(&value)) => "true or false",
         None if line.ends_with(';') => "the line without the ; at its end",
         None if line.ends_with(',') => "the line without the , at its end",
-        None if line.contains(": ") && !line.contains('#') => "= in place of :",
+        None if !is_text && line.contains(": ") && !line.contains('#') => "= in place of :",
         None => MESSAGES
             .into_iter()
             .find(|(start, _)| message.starts_with(start))

@@ -28,8 +28,10 @@ pub fn all<'s>(
 
 /// The paths that these backends share. All of them have answered.
 pub(super) fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
-    // Sockets of one process belong to one runtime.
-    let is_one = |one: &Probed, other: &Probed| one.pid.is_some() && one.pid == other.pid;
+    // Sockets of one process belong to one runtime. Process 0 stands for all processes of other PID namespaces, and
+    // process 1 has bound the sockets of all units.
+    let is_one =
+        |one: &Probed, other: &Probed| one.pid.is_some_and(|pid| pid > 1) && one.pid == other.pid;
     if let Some(((_, first), rest)) = backends.split_first()
         && rest.iter().all(|(_, other)| is_one(first, other))
     {
@@ -63,7 +65,7 @@ pub(super) fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
 fn lost_sockets<'s>(backends: impl Iterator<Item = &'s Address>) -> Vec<Finding> {
     let backends: BTreeSet<_> = backends.map(|socket| in_run(socket.path())).collect();
     let is_wanted = |path: &Path| is_nri(path) || backends.contains(path);
-    match sockets::lost_sockets(is_wanted, is_nri) {
+    match sockets::lost_sockets(is_wanted, is_nri, true) {
         Ok(lost) => lost
             .iter()
             .filter(|lost| is_wanted(&lost.path) || lost.processes.iter().any(is_runtime))
@@ -78,9 +80,8 @@ fn lost_sockets<'s>(backends: impl Iterator<Item = &'s Address>) -> Vec<Finding>
 /// # Errors
 /// If the sockets of the machine cannot be listed.
 pub fn lost_nri() -> io::Result<Vec<Finding>> {
-    Ok(sockets::lost_sockets(is_nri, |_| false)?
+    Ok(sockets::lost_sockets(is_nri, |_| false, false)?
         .iter()
-        .filter(|lost| is_nri(&lost.path))
         .map(of_socket)
         .collect())
 }

@@ -32,7 +32,7 @@ const MAX_MESSAGE: usize = 1000;
 const READY: [&str; 3] = ["planned", "installed", "uninstalled"];
 const UNINSTALLED: &str = "uninstalled\n";
 const TWO_PODS: &str = "refused: a pod of another pool or release follows this node with another specification; try one pool for each \
-    node\n";
+    node, then deleting this pod\n";
 
 /// The arguments of `criswitch node follow`.
 #[derive(Args)]
@@ -119,7 +119,9 @@ impl Follower<'_> {
         let mut last = String::new();
         loop {
             let report = self.look().await.unwrap_or_else(|error| {
-                self.copied = None;
+                if !self.is_replaced() {
+                    self.copied = None;
+                }
                 format!("unknown\n{error:#}\n")
             });
             if report != last {

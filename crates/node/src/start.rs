@@ -187,7 +187,8 @@ impl Start {
             unknown(findings, &unit.name, what);
             return None;
         };
-        if ROOTS.iter().any(|key| !unit.values(key).is_empty()) {
+        let mut roots = ROOTS.iter().flat_map(|key| unit.values(key));
+        if roots.any(|root| root.text != "/") {
             let what = "this unit gives the kubelet a different root directory, so its files are not known";
             unknown(findings, &unit.name, what);
         }
@@ -330,10 +331,11 @@ impl Start {
 
 /// The directory in which systemd starts the command of the unit.
 fn working_directory(unit: &Unit) -> PathBuf {
-    match unit.values("WorkingDirectory").last() {
-        Some(folder) if folder.text == "~" => PathBuf::from("/root"),
-        Some(folder) => Path::new("/").join(folder.text.trim_start_matches('-')),
-        None => PathBuf::from("/"),
+    let values = unit.values("WorkingDirectory");
+    let folder = values.last().map_or("/", |folder| folder.text.as_str());
+    match folder.strip_prefix('-').unwrap_or(folder) {
+        "~" => PathBuf::from("/root"),
+        folder => Path::new("/").join(unit.specified(folder)),
     }
 }
 

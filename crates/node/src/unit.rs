@@ -270,7 +270,7 @@ impl Unit {
     }
 
     /// Replaces the specifiers that do not depend on the machine.
-    fn specified(&self, text: &str) -> String {
+    pub(super) fn specified(&self, text: &str) -> String {
         let (stem, _) = self.name.rsplit_once('.').unwrap_or((&self.name, ""));
         let names = [('n', self.name.as_str()), ('N', stem), ('p', stem)];
         let mut specified = String::new();

@@ -100,8 +100,8 @@ fn documents_of(name: &str, text: &str, before: u64) -> anyhow::Result<Vec<Value
             }
             serde_saphyr::Error::Budget { .. } => "the file is nested too deeply or has too many values; split it".to_owned(),
             serde_saphyr::Error::DuplicateMappingKey { .. } => "a key occurs twice in one map".to_owned(),
-            _ if is_indented_with_tab(text, line) => "the line begins with a tab, which YAML does not allow; use spaces".to_owned(),
             _ if text.trim_start().starts_with('{') => "not valid JSON; look here and before for a missing comma, bracket or quote".to_owned(),
+            _ if is_indented_with_tab(text, line) => "the line begins with a tab, which YAML does not allow; use spaces".to_owned(),
             _ => "not valid YAML; look here and before for a bracket or quote without its end, or for wrong indentation".to_owned(),
         };
         anyhow!("{name}:{}:{column}: {what}", before + line)

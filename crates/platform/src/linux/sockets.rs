@@ -22,15 +22,16 @@ const INODE: usize = 6;
 
 /// The sockets in init's network namespace on which a process listens that new connections do not reach. Either another
 /// process has bound the path later, or the file was removed, or the file belongs to a socket that no process has open.
-/// The last two cases are found only for paths that `wanted` accepts. Only an attempt to connect shows the last case,
-/// so it is found only for paths that `dials` accepts too. Only paths in init's file systems count: a container may
-/// have the same path in its own file system.
+/// These are found for paths that `wanted` accepts; the first case with `others` for every path. Only an attempt to
+/// connect shows the last case, so it is found only for paths that `dials` accepts too. Only paths in init's file
+/// systems count: a container may have the same path in its own file system.
 ///
 /// # Errors
-/// If the kernel does not show its sockets, or not the processes of the sockets in question.
+/// If the kernel does not show its sockets, or not the processes of the sockets at wanted paths.
 pub fn lost_sockets(
     wanted: impl Fn(&Path) -> bool,
     dials: impl Fn(&Path) -> bool,
+    others: bool,
 ) -> io::Result<Vec<LostSocket>> {
     let is_dead = |path: &Path| !path.exists() || dials(path) && refuses(path);
     let mut bound: BTreeMap<PathBuf, Vec<u64>> = BTreeMap::new();
@@ -39,11 +40,16 @@ pub fn lost_sockets(
             bound.entry(path).or_default().push(inode);
         }
     }
-    bound.retain(|path, inodes| inodes.len() > 1 || wanted(path) && is_dead(path));
+    bound.retain(|path, inodes| {
+        let is_wanted = wanted(path);
+        (is_wanted || others) && inodes.len() > 1 || is_wanted && is_dead(path)
+    });
     if bound.is_empty() {
         return Ok(Vec::new());
     }
-    let servers = servers(&bound.values().flatten().copied().collect())?;
+    let needed = bound.iter().filter(|(path, _)| wanted(path));
+    let needed = needed.flat_map(|(_, inodes)| inodes).copied().collect();
+    let servers = servers(&bound.values().flatten().copied().collect(), &needed)?;
     let mut lost = Vec::new();
     for (path, inodes) in bound {
         let mut processes: Vec<_> = inodes
@@ -86,8 +92,14 @@ fn listens_at(line: &[u8]) -> Option<(PathBuf, u64)> {
 }
 
 /// For each socket, the process with the lowest id that has the socket open. A socket whose process has ended meanwhile
-/// is missing.
-fn servers(sockets: &HashSet<u64>) -> io::Result<HashMap<u64, SocketProcess>> {
+/// is missing, and so is one whose process is not visible.
+///
+/// # Errors
+/// If the process of a socket in `needed` may be one that is not visible.
+fn servers(
+    sockets: &HashSet<u64>,
+    needed: &HashSet<u64>,
+) -> io::Result<HashMap<u64, SocketProcess>> {
     let mut servers = HashMap::new();
     let mut is_hidden = false;
     for process in all_processes().map_err(io::Error::other)?.flatten() {
@@ -106,7 +118,7 @@ fn servers(sockets: &HashSet<u64>) -> io::Result<HashMap<u64, SocketProcess>> {
             }
         }
     }
-    if is_hidden && servers.len() < sockets.len() {
+    if is_hidden && needed.iter().any(|inode| !servers.contains_key(inode)) {
         let what = "the files of other users' processes are not visible; run the command as root";
         return Err(io::Error::new(ErrorKind::PermissionDenied, what));
     }
@@ -153,7 +165,8 @@ mod tests {
         let _second = bind(twice);
         drop(bind(left));
         // Without privileges, the kernel shows neither init's directories nor the files of other users' processes.
-        let lost = |dials: bool| lost_sockets(|path| path.starts_with(folder.path()), |_| dials);
+        let lost =
+            |dials: bool| lost_sockets(|path| path.starts_with(folder.path()), |_| dials, false);
         if let (Ok(lost), Ok(unasked)) = (lost(true), lost(false))
             && sees(std::process::id().cast_signed(), fine)
         {

@@ -12,6 +12,7 @@ use crate::LostSocket;
 pub fn lost_sockets(
     _: impl Fn(&Path) -> bool,
     _: impl Fn(&Path) -> bool,
+    _: bool,
 ) -> io::Result<Vec<LostSocket>> {
     Ok(Vec::new())
 }

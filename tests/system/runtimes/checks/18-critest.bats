@@ -71,7 +71,7 @@ publish() {
 run_critest() {
   local report=$RUNS/$1-$2.json
   critest -runtime-endpoint "unix://$DIR/$1.sock" -image-endpoint "unix://$DIR/$1.sock" -runtime-handler "$3" \
-    -ginkgo.skip '\[k8s.io\] NRI' -ginkgo.no-color -ginkgo.json-report "$report" >"$RUNS/$1-$2.log" 2>&1 || true
+    -ginkgo.skip '\[k8s.io\] NRI' -ginkgo.flake-attempts 2 -ginkgo.no-color -ginkgo.json-report "$report" >"$RUNS/$1-$2.log" 2>&1 || true
   jq -r '.[].SpecReports[] | select(.LeafNodeType == "It") | .State + " " + (.ContainerHierarchyTexts + [.LeafNodeText] |
     join(" "))' "$report" | sort >"$RUNS/$1-$2"
 }
