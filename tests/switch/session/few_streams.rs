@@ -12,7 +12,6 @@ use tonic::Code;
 
 use crate::calls::{path, send, text_of};
 use crate::faults::{state_of, text, until_state};
-use crate::session::events::{events, next};
 use crate::support::{RawClient, RawReply, Rig, Sim, frame};
 use crate::wait::until;
 
@@ -100,17 +99,6 @@ impl Few {
     }
 }
 
-/// Lets the time pass after which criswitch closes further connections without a call.
-async fn unused_connections_close() {
-    for _ in 0..5 {
-        tokio::time::advance(Duration::from_secs(31)).await;
-        // Let the tasks of criswitch run, so that they notice the new time.
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
 #[tokio::test]
 async fn calls_that_find_no_free_stream_go_over_a_further_connection_that_closes_when_unused() {
     let few = Few::start().await;
@@ -125,7 +113,13 @@ async fn calls_that_find_no_free_stream_go_over_a_further_connection_that_closes
         let reply = reply.unwrap();
         assert_eq!(reply.code(), Code::Ok, "{}", text_of(&reply));
     }
-    unused_connections_close().await;
+    for _ in 0..5 {
+        tokio::time::advance(Duration::from_secs(31)).await;
+        // Let the tasks of criswitch run, so that they notice the new time.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
     tokio::time::resume();
     until(async || few.connections() == 1).await;
     assert_eq!(few.pod_status().await.code(), Code::Ok);
@@ -166,23 +160,6 @@ async fn a_backend_with_one_or_two_streams_is_probed_and_delays_no_read_for_long
         }
         assert!(begun.elapsed() < Duration::from_secs(1), "{streams}");
         few.is_probed().await;
-    }
-}
-
-#[tokio::test]
-async fn a_hung_backend_with_few_streams_becomes_ready_again_while_a_client_gets_its_events() {
-    for streams in [1, 2] {
-        let few = Few::with(streams).await;
-        let mut stream = events(&few.rig).await.unwrap();
-        until(async || few.few().listeners() == 1).await;
-        few.rig.run_pod("few", "new").await;
-        next(&mut stream).await.unwrap();
-        unused_connections_close().await;
-        crate::faults::hang(few.few());
-        until_state(&few.rig, "few", "unresponsive").await;
-        crate::faults::wake(few.few());
-        until_state(&few.rig, "few", "ready").await;
-        assert_eq!(few.pod_status().await.code(), Code::Ok, "{streams}");
     }
 }
 
