@@ -75,7 +75,7 @@ fn lost_sockets<'s>(backends: impl Iterator<Item = &'s Address>) -> Vec<Finding>
     }
 }
 
-/// Like [`lost_sockets`], but only for NRI sockets, and without connecting to them.
+/// The NRI sockets on which a process listens that connections do not reach, without connecting to them.
 ///
 /// # Errors
 /// If the sockets of the machine cannot be listed.
