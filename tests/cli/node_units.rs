@@ -298,8 +298,15 @@ fn a_link_to_a_file_outside_of_the_directories_of_units_adds_no_drop_ins() {
         "[Service]\nEnvironment=KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/crio.sock\n",
     );
     let link = linked.at("/etc/systemd/system/kubelet.service");
-    symlink("/opt/kube/kube-node.service", link).unwrap();
+    symlink("/opt/kube/kube-node.service", &link).unwrap();
     says(&linked, "");
+    // Through a unit of that name, its drop-ins count.
+    std::fs::remove_file(&link).unwrap();
+    symlink("/usr/lib/systemd/system/kube-node.service", link).unwrap();
+    let named = linked.at("/usr/lib/systemd/system/kube-node.service");
+    std::fs::create_dir_all(named.parent().unwrap()).unwrap();
+    symlink("/opt/kube/kube-node.service", named).unwrap();
+    says(&linked, CRIO);
 }
 
 #[test]

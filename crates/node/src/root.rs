@@ -13,7 +13,7 @@ use super::finding::{Finding, report};
 pub(super) type PlannedTexts = BTreeMap<PathBuf, String>;
 
 /// The limit on links that are followed one after another. Linux has the same limit.
-const MAX_LINKS: u8 = 40;
+pub(super) const MAX_LINKS: u8 = 40;
 
 /// A machine.
 #[derive(Clone, Copy)]
@@ -61,6 +61,12 @@ impl Root<'_> {
             Some(name) => folder.join(name),
             None => folder,
         }
+    }
+
+    /// The path on the checked machine that the link at `path` names; `None` if there is no link.
+    pub(super) fn target(&self, path: &Path) -> Option<PathBuf> {
+        let target = std::fs::read_link(self.place(path)).ok()?;
+        Some(path.parent()?.join(target))
     }
 
     fn follow(&self, path: &Path, links: u8) -> PathBuf {

@@ -1,6 +1,7 @@
 //! Reads a unit as systemd does: its file and drop-ins, their environment variables, and the command of `ExecStart=`.
 
 use std::fmt::Display;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use criswitch_client::program::within;
 use criswitch_platform::paths::in_run;
 
 use super::finding::{Finding, report, unknown};
-use super::root::Root;
+use super::root::{MAX_LINKS, Root};
 
 /// How long systemd may take to show a unit. It waits 25 s for a reply of D-Bus itself.
 const SHOW_LIMIT: Duration = Duration::from_secs(30);
@@ -302,16 +303,11 @@ fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
             .is_ok_and(|names| names.iter().any(|it| it == name))
     });
     let path = unit.map(|directory| Path::new(directory).join(name));
-    // A unit whose file is a link to another unit also has the drop-ins of the name of the target. A link to a file
-    // outside of the directories of units gives the unit no other name.
-    let directories = DIRECTORIES.map(|directory| root.real(Path::new(directory)));
-    let target = path.as_ref().map(|path| root.real(path));
-    let target = target.filter(|path| directories.iter().any(|it| path.starts_with(it)));
-    let target = target.as_ref().and_then(|path| path.file_name()?.to_str());
-    let target = target.filter(|target| *target != name && target.ends_with(&format!(".{kind}")));
+    let aliases = path.iter().flat_map(|path| aliases(root, path));
+    let aliases = aliases.filter(|alias| alias != name && alias.ends_with(&format!(".{kind}")));
     let mut owners = Vec::new();
-    for name in [Some(name), target].into_iter().flatten() {
-        owners.push(name.to_owned());
+    for name in [name.to_owned()].into_iter().chain(aliases) {
+        owners.push(name.clone());
         // `a-b.service` also has the drop-ins of `a-.service`.
         for (end, _) in name.rmatch_indices('-') {
             owners.extend(name.get(..=end).map(|prefix| format!("{prefix}.{kind}")));
@@ -323,6 +319,21 @@ fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
         .flat_map(|owner| DIRECTORIES.map(|directory| format!("{directory}/{owner}.d")));
     path.into_iter()
         .chain(drop_ins(root, directories))
+        .collect()
+}
+
+/// The other names of the unit at `path`, which has their drop-ins too. If its file is a link to another unit, it also
+/// has the name of the target, and so on. A target outside of the directories of units gives it no name.
+fn aliases(root: &Root<'_>, path: &Path) -> Vec<String> {
+    let directories = DIRECTORIES.map(|directory| root.real(Path::new(directory)));
+    let is_unit = |target: &PathBuf| {
+        let folder = target.parent().map(|folder| root.real(folder));
+        folder.is_some_and(|folder| directories.contains(&folder))
+    };
+    iter::successors(root.target(path), |target| root.target(target))
+        .take_while(is_unit)
+        .take(MAX_LINKS.into())
+        .filter_map(|target| Some(target.file_name()?.to_str()?.to_owned()))
         .collect()
 }
 
