@@ -44,8 +44,8 @@ enum WireUse {
     Session,
     /// The session's probes.
     Probes,
-    /// All other calls. None is sent while the wire is paused, or uses the stream that is kept free for the session.
-    Others,
+    /// All further calls. None is sent while the wire is paused, or uses the stream that is kept free for the session.
+    Calls,
 }
 
 /// All connections of a [`Wire`].
@@ -161,7 +161,7 @@ impl Wire {
             .for_each(|connection| connection.driven.abort());
     }
 
-    /// The same connection for probes. A stream is kept free for them.
+    /// The same connection for probes.
     pub(crate) fn for_probes(&self) -> Wire {
         Wire {
             used_for: WireUse::Probes,
@@ -172,7 +172,7 @@ impl Wire {
     /// The same connection for calls that are not the session's own.
     pub(super) fn for_calls(self) -> Wire {
         Wire {
-            used_for: WireUse::Others,
+            used_for: WireUse::Calls,
             ..self
         }
     }
@@ -191,7 +191,7 @@ impl Wire {
 
     /// Whether the connection takes no call now because the backend is unresponsive.
     pub(super) fn is_paused(&self) -> bool {
-        self.used_for == WireUse::Others && self.shared.is_paused.load(Ordering::Relaxed)
+        self.used_for == WireUse::Calls && self.shared.is_paused.load(Ordering::Relaxed)
     }
 
     /// The same connection for calls of `user`.
@@ -250,7 +250,7 @@ impl Wire {
     fn take(&self) -> Option<Free> {
         let SharedWire { first, extra, .. } = &*self.shared;
         let most = first.requests.current_max_send_streams();
-        let is_of_session = self.used_for != WireUse::Others;
+        let is_of_session = self.used_for != WireUse::Calls;
         if !is_of_session && most == 1 && self.is_last_free() {
             return None;
         }
@@ -269,7 +269,7 @@ impl Wire {
         })
     }
 
-    /// Whether only one of several connections with one stream each is free. Its stream is kept free for probes.
+    /// Whether only one of several connections with one stream each is free. Its stream is kept free for the session.
     fn is_last_free(&self) -> bool {
         let extra = self.shared.extra.lock();
         let all = open(&extra).chain([&self.shared.first]);

@@ -93,6 +93,15 @@ pub async fn hung(rig: &Rig, name: &str) {
     let (_, _) = tokio::join!(asked, until_state(rig, name, "unresponsive"));
 }
 
+/// The RPCs of a backend that fail, as `criswitch status` names them.
+pub async fn failing_rpcs(rig: &Rig, name: &str) -> Vec<String> {
+    let shown = state_of(rig, name).await;
+    let failing = shown["failingRpcs"].as_array().unwrap().iter();
+    failing
+        .map(|it| it["rpc"].as_str().unwrap().to_owned())
+        .collect()
+}
+
 /// The names of the pods, sorted.
 pub fn names(pods: &[cri::PodSandbox]) -> Vec<&str> {
     let metadata = pods.iter().filter_map(|pod| pod.metadata.as_ref());

@@ -6,7 +6,7 @@ use hyper::body::Incoming;
 use tonic::{Code, Status};
 
 use crate::calls::{path, stopped};
-use crate::faults::{backends_ready, runc_and_kata, state_of, status, text};
+use crate::faults::{backends_ready, failing_rpcs, runc_and_kata, state_of, status, text};
 use crate::logged::Logged;
 use crate::server::hostile_clients::sipping;
 use crate::session::events::{events, listening, next, rejected_events};
@@ -117,15 +117,6 @@ async fn streams_that_end_between_events_do_not_count_as_missing_events() {
     }
 }
 
-/// The RPCs of kata that fail, as `criswitch status` names them.
-async fn failing(rig: &Rig) -> Vec<String> {
-    let shown = state_of(rig, "kata").await;
-    let failing = shown["failingRpcs"].as_array().unwrap().iter();
-    failing
-        .map(|it| it["rpc"].as_str().unwrap().to_owned())
-        .collect()
-}
-
 /// All other calls of the backend succeed, so nothing else names it.
 #[tokio::test]
 async fn a_backend_that_resets_each_stream_of_events_is_named_until_a_stream_stays_open() {
@@ -134,7 +125,7 @@ async fn a_backend_that_resets_each_stream_of_events_is_named_until_a_stream_sta
     let kata = rig.sim("kata");
     kata.reset(EVENTS);
     let _events = events(&rig).await.unwrap();
-    until(async || failing(&rig).await == [EVENTS]).await;
+    until(async || failing_rpcs(&rig, "kata").await == [EVENTS]).await;
     assert_eq!(state_of(&rig, "kata").await["state"], "ready");
     let shown = status(&rig).await;
     let message = backends_ready(&shown);
@@ -146,7 +137,7 @@ async fn a_backend_that_resets_each_stream_of_events_is_named_until_a_stream_sta
     ];
     assert_eq!(logged.lines(&words).len(), 1);
     kata.heal(EVENTS);
-    until(async || failing(&rig).await.is_empty()).await;
+    until(async || failing_rpcs(&rig, "kata").await.is_empty()).await;
     let shown = status(&rig).await;
     assert!(backends_ready(&shown).is_empty());
 }
@@ -156,7 +147,7 @@ async fn broken_streams_of_events_are_forgotten_with_their_last_subscriber() {
     let rig = runc_and_kata().await;
     rig.sim("kata").reset(EVENTS);
     let events = events(&rig).await.unwrap();
-    until(async || failing(&rig).await == [EVENTS]).await;
+    until(async || failing_rpcs(&rig, "kata").await == [EVENTS]).await;
     drop(events);
-    until(async || failing(&rig).await.is_empty()).await;
+    until(async || failing_rpcs(&rig, "kata").await.is_empty()).await;
 }

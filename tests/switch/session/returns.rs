@@ -4,8 +4,8 @@ use criswitch_cri::rpc::Kind;
 use tonic::{Code, Status};
 
 use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, send, stopped};
-use crate::faults::{directly, names, runc_and_kata, state_of, until_state};
-use crate::support::{Rig, frame_raw};
+use crate::faults::{directly, failing_rpcs, names, runc_and_kata, state_of, until_state};
+use crate::support::frame_raw;
 use crate::wait;
 
 #[tokio::test]
@@ -51,15 +51,6 @@ async fn lists_come_from_cache_until_the_backend_is_ready_and_not_afterwards() {
     assert!(shown["staleListAgeSeconds"].is_null(), "{shown}");
 }
 
-/// The RPCs of kata that fail, by `criswitch status`.
-async fn failing(rig: &Rig) -> Vec<String> {
-    let shown = state_of(rig, "kata").await;
-    let failing = shown["failingRpcs"].as_array().unwrap().iter();
-    failing
-        .map(|it| it["rpc"].as_str().unwrap().to_owned())
-        .collect()
-}
-
 #[tokio::test]
 async fn a_backend_whose_lists_hang_after_a_connect_serves_its_pods_with_its_cached_lists() {
     let rig = runc_and_kata().await;
@@ -70,11 +61,11 @@ async fn a_backend_whose_lists_hang_after_a_connect_serves_its_pods_with_its_cac
     rig.sim("kata").hold("ListContainers");
     rig.sim("kata").start();
     until_state(&rig, "kata", "ready").await;
-    wait::until(async || failing(&rig).await == ["ListContainers"]).await;
+    wait::until(async || failing_rpcs(&rig, "kata").await == ["ListContainers"]).await;
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
     assert_eq!(rig.containers().await.unwrap().len(), 1);
     assert!(state_of(&rig, "kata").await["staleListAgeSeconds"].is_u64());
-    assert!(failing(&rig).await.is_empty());
+    assert!(failing_rpcs(&rig, "kata").await.is_empty());
     rig.stop_pod(&pod).await.unwrap();
     rig.sim("kata").release("ListContainers");
     wait::until(async || state_of(&rig, "kata").await["staleListAgeSeconds"].is_null()).await;
