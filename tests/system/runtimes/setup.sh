@@ -151,6 +151,14 @@ stop_switch() {
   cat "$DIR/$1.exit"
 }
 
+# end_remaining SIGNAL NAME...: ends those of the programs that have started and still run, for the clean-up of checks.
+end_remaining() {
+  local name
+  for name in "${@:2}"; do
+    [ ! -e "$DIR/$name.pid" ] || [ -e "$DIR/$name.exit" ] || end_program "$1" "$name" || true
+  done
+}
+
 # end_program SIGNAL NAME: sends the signal to a program and waits for the program's end.
 end_program() {
   wait_for 60 "the pid of $2" test -s "$DIR/$2.pid" || return

@@ -18,10 +18,7 @@ TABLE
 }
 
 teardown() {
-  local name
-  for name in nri-one nri-two twins; do
-    [ ! -e "$DIR/$name.pid" ] || [ -e "$DIR/$name.exit" ] || end_program TERM "$name"
-  done
+  end_remaining TERM nri-one nri-two twins
   rm -f /run/nri/nri.sock
 }
 

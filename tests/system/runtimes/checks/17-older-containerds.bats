@@ -7,11 +7,8 @@ setup() {
 }
 
 teardown() {
-  local program
   crictl_at 6 rmp -af >/dev/null 2>&1 || true
-  for program in older containerd-6; do
-    [ ! -e "$DIR/$program.pid" ] || [ -e "$DIR/$program.exit" ] || end_program TERM "$program"
-  done
+  end_remaining TERM older containerd-6
 }
 
 # start_older VERSION: starts a containerd of this version, and a criswitch `older` whose handler `older` is the runc of

@@ -14,7 +14,7 @@ setup_file() {
 }
 
 teardown_file() {
-  [ ! -e "$DIR/twins.pid" ] || end_program TERM twins
+  end_remaining TERM twins
 }
 
 # push_images: puts busybox into the registry under the names of critest's images, and lets the containerds ask this

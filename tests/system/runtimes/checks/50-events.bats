@@ -10,7 +10,7 @@ setup_file() {
 
 teardown_file() {
   remove_pods
-  [ -e "$DIR/twins.exit" ] || stop_switch twins
+  end_remaining TERM twins
 }
 
 teardown() {

@@ -24,9 +24,7 @@ teardown() {
 teardown_file() {
   crictl_at crio rmp -af >/dev/null 2>&1 || true
   remove_pods
-  for program in mixed crio; do
-    [ -e "$DIR/$program.exit" ] || end_program TERM "$program" || true
-  done
+  end_remaining TERM mixed crio
   ! mountpoint -q "$DIR/crio/root/overlay" || umount "$DIR/crio/root/overlay"
 }
 

@@ -28,9 +28,7 @@ teardown() {
 }
 
 teardown_file() {
-  for program in load live; do
-    [ -e "$DIR/$program.exit" ] || end_program TERM "$program" || true
-  done
+  end_remaining TERM load live
   remove_pods
 }
 

@@ -30,9 +30,9 @@ setup() {
 }
 
 teardown_file() {
-  [ -e "$DIR/live.exit" ] || end_program TERM live || true
+  end_remaining TERM live
   crictl_at 5 rmp -af >/dev/null 2>&1 || true
-  end_program TERM containerd-5 || true
+  end_remaining TERM containerd-5
   remove_pods
 }
 

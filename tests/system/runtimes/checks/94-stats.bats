@@ -24,9 +24,7 @@ setup() {
 }
 
 teardown_file() {
-  for program in kubelet live; do
-    [ -e "$DIR/$program.exit" ] || end_program TERM "$program" || true
-  done
+  end_remaining TERM kubelet live
   rm -rf "$DIR/manifests"
   remove_pods
 }

@@ -22,9 +22,7 @@ setup() {
 
 teardown_file() {
   signal CONT 1
-  for program in kubelet live; do
-    [ -e "$DIR/$program.exit" ] || end_program TERM "$program" || true
-  done
+  end_remaining TERM kubelet live
   remove_pods
 }
 

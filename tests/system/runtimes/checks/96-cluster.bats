@@ -36,9 +36,7 @@ teardown() {
 
 teardown_file() {
   # Nothing needs these programs any more, so they are killed.
-  for program in npd nfd-worker nfd-master scheduler kubelet cluster apiserver etcd; do
-    [ ! -e "$DIR/$program.pid" ] || [ -e "$DIR/$program.exit" ] || end_program KILL "$program" || true
-  done
+  end_remaining KILL npd nfd-worker nfd-master scheduler kubelet cluster apiserver etcd
   remove_pods
 }
 
@@ -224,7 +222,7 @@ images_after() {
   done
   patch_pod "$debug/ephemeralcontainers" "$(image_of ephemeralContainers debug "$debug")"
   # A kubelet that has just started does not know its pods yet.
-  wait_for 60 "the first init container's end" kubelet_says "run/suite/$init/first?cmd=touch%20/go" -X POST
+  wait_for 60 "the first init container's end" end_first "$init"
   for name in "$always" "$absent" "$never"; do
     wait_for 60 "the new image of $name" pod_is "$name" "$RUNS and .status.containerStatuses[0].restartCount == 1"
   done
@@ -235,6 +233,11 @@ images_after() {
   wait_for 60 "the reason why $missing waits" pod_is "$missing" \
     '.status.containerStatuses[0].state.waiting.reason == "ErrImageNeverPull"'
   remove_all_pods
+}
+
+# end_first POD: lets the init container `first` end. A command in a container that ends may fail although it ran.
+end_first() {
+  pod_is "$1" '.status.initContainerStatuses[0].state.terminated' || kubelet_says "run/suite/$1/first?cmd=touch%20/go" -X POST
 }
 
 # pulls POLICY: the jq filter for a pod with this imagePullPolicy.

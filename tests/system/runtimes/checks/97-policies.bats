@@ -23,9 +23,7 @@ setup_file() {
 }
 
 teardown_file() {
-  for program in apiserver etcd; do
-    [ -e "$DIR/$program.exit" ] || end_program KILL "$program" || true
-  done
+  end_remaining KILL apiserver etcd
 }
 
 # post_all PATH [KIND]: creates the objects of this kind in the List on standard input.

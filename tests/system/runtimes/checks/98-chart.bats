@@ -15,9 +15,7 @@ setup_file() {
 }
 
 teardown_file() {
-  for program in apiserver etcd; do
-    [ -e "$DIR/$program.exit" ] || end_program KILL "$program" || true
-  done
+  end_remaining KILL apiserver etcd
 }
 
 VALUES=$REAL/config/chart.yaml

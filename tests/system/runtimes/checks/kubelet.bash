@@ -23,7 +23,7 @@ stop_kubelet() {
 
 # kubelet_says PATH [CURL-ARGUMENT...]: calls the kubelet's API.
 kubelet_says() {
-  curl -ksSf --max-time 120 "https://127.0.0.1:$(kept port)/$1" "${@:2}"
+  curl -ksS --fail-with-body --max-time 120 "https://127.0.0.1:$(kept port)/$1" "${@:2}"
 }
 
 # static_pod NAME: writes the file of a static pod.
