@@ -457,7 +457,9 @@ test_machine() {
 test_versions() {
   wait_for "${PARTNERS:-}"
   export CRISWITCH_NIGHTLY=1
-  CRISWITCH=${PACKAGED:-} tests/system/runtimes/run.sh -f 'chart|critest|older containerd|problem-detector' && test_node -f 'kubeadm|Ansible|to compare with'
+  CRISWITCH=${PACKAGED:-} tests/system/runtimes/run.sh \
+    -f 'chart|critest|measure --all|older containerd|problem-detector' &&
+    test_node -f 'kubeadm|Ansible|to compare with'
 }
 
 document() {
