@@ -16,6 +16,7 @@ set -u
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
+DEBUG_BINARY=${CARGO_TARGET_DIR:-$TOP/target}/debug/criswitch
 CARGO_DENY_VERSION=0.20.2
 CARGO_LLVM_COV_VERSION=0.9.1
 # The oldest Rust that builds criswitch: rust-version in Cargo.toml.
@@ -47,11 +48,12 @@ restarts      all,nightly go           2    tests/system/restart/run.sh
 book          nightly     root,network 1.5  tests/system/book/run.sh
 units         all         root,network 4    tests/system/systemd/run.sh
 metrics       all         root,go      2    tests/system/prometheus/run.sh
-node          all         root,go      8    test_node
 faults        all         -            2    test_faults
 package       all,nightly root,go      8    test_package
 begin-demo    all         -            0.1  begin_demo
+begin-node    all         root,go      0.1  begin_node
 runtimes      all         root,go      13.6 test_runtimes
+node          all         root,go      8    test_node
 windows-lints all         network      1    after_builds tests/system/windows/run.sh --lints
 windows       nightly     root,network 14   tests/system/windows/run.sh
 demo          all         -            1.5  after_builds cargo run --quiet --locked -p criswitch-demo -- --once
@@ -375,23 +377,42 @@ begin_faults() {
 }
 
 test_faults() {
-  [ -n "${FAULTS:-}" ] || { "${SIMULATE[@]}"; return; }
+  if [ -n "${FAULTS:-}" ]; then finish "$FAULTS" faults; else "${SIMULATE[@]}"; fi
+}
+
+# finish PID NAME: waits for a step in the background, and prints its output.
+finish() {
   local code=0
-  wait_for "$FAULTS" || code=$?
-  cat "$CACHE/faults.log"
+  wait_for "$1" || code=$?
+  cat "$CACHE/$2.log"
   return "$code"
 }
 
-# test_node [ARGUMENT...]: uses the programs of the tests, which inject faults.
+# Starts the step `node` in the background, because this step and the step `runtimes` often wait.
+begin_node() {
+  build_for_nodes || return
+  CRISWITCH=$DEBUG_BINARY setsid tests/system/node/run.sh >"$CACHE/node.log" 2>&1 &
+  NODE=$!
+}
+
+# test_node [ARGUMENT...]: waits for the step if begin_node has started it.
 test_node() {
+  if [ -n "${NODE:-}" ]; then
+    finish "$NODE" node
+  else
+    build_for_nodes && CRISWITCH=$DEBUG_BINARY tests/system/node/run.sh "$@"
+  fi
+}
+
+# The checks of nodes use the programs of the tests, which inject faults.
+build_for_nodes() {
   wait_for "${PARTNERS:-}"
-  cargo test --quiet --locked --no-run --test cli &&
-    CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/debug/criswitch tests/system/node/run.sh "$@"
+  cargo test --quiet --locked --no-run --test cli
 }
 
 # with_debug COMMAND...: runs a command that uses the debug binary.
 with_debug() {
-  cargo build --quiet --locked && CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/debug/criswitch "$@"
+  cargo build --quiet --locked && CRISWITCH=$DEBUG_BINARY "$@"
 }
 
 # Uses the binary and the bundle of the package if the step `package` has built them.

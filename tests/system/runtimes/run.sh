@@ -36,7 +36,9 @@ main() {
   # The folder's name is short, because the path of a socket may have at most 107 bytes.
   DIR=$(mktemp -d "${TMPDIR:-/tmp}/c-XXXXXX") || give_up "no temporary folder"
   BRIDGE=csw-${DIR##*-}
-  SUBNET_PREFIX=10.$((RANDOM % 100 + 100))
+  SUBNET_PREFIX=10.$((RANDOM % 50 + 100))
+  # The checks of nodes may run at the same time.
+  [ "$CHECKS" = "$REAL/checks" ] || SUBNET_PREFIX=10.$((RANDOM % 50 + 150))
   export REAL TOP DIR CHECKS IMAGES CRISWITCH LOAD HELMS BRIDGE SUBNET_PREFIX PATH=$PARTNERS_PATH:$PATH
   trap clean_up EXIT
   trap 'exit 130' INT
