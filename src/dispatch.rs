@@ -190,7 +190,7 @@ async fn read(
     }
     let labels = row
         .list()
-        .map_or(0, |list| filter::count_selector(list, &message));
+        .map_or(0, |list| filter::count_selector_labels(list, &message));
     if labels > MOST_PAIRS {
         return Err(errors::long_selector(row.name, labels, MOST_PAIRS));
     }

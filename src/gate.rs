@@ -288,15 +288,16 @@ impl From<Readable> for Bytes {
     }
 }
 
-/// The kubelet takes the first file system of images in a merged reply for the default backend's, so a reply without a
-/// file system must not be merged. The kubelet reads the used bytes without checking that they are present.
+/// Checks that clients can use an `ImageFsInfoResponse`. The kubelet uses the first image filesystem of a merged reply
+/// as the default backend's, so a reply without one must not be merged. The kubelet also reads `used_bytes` without
+/// checking that the field is present.
 fn disks(message: &[u8]) -> Result<(), String> {
     let info = cri::ImageFsInfoResponse::decode(message).map_err(malformed)?;
     let disks = &info.image_filesystems;
     if disks.is_empty() {
-        Err("its reply has no file system of images".to_owned())
+        Err("its reply has no image filesystem".to_owned())
     } else if disks.iter().any(|disk| disk.used_bytes.is_none()) {
-        Err("a file system of images in its reply has no used_bytes".to_owned())
+        Err("a image filesystem in its reply has no used_bytes".to_owned())
     } else {
         Ok(())
     }

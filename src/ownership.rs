@@ -456,7 +456,7 @@ pub(crate) fn check(list: &[u8]) -> Result<(), Unlearned> {
     items(list).map(drop)
 }
 
-/// The ids that backends other than `backend` own because they listed these ids after `since`.
+/// The ids that backends other than `backend` own because they first listed these ids after `since`.
 pub(crate) fn new_elsewhere(
     owners: &Owners,
     kind: Kind,

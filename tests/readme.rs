@@ -319,7 +319,7 @@ fn the_documented_limits_are_those_of_the_constants() {
         ("Connections of clients at once", limits::MAX_CONNECTIONS),
         ("Of these, reserved for root", limits::RESERVED_CONNECTIONS),
         ("Connections of each other user", limits::USER_CONNECTIONS),
-        ("connections of these users", limits::LEAVING_CONNECTIONS),
+        ("connections of these", limits::LEAVING_CONNECTIONS),
         (
             "Further connections to one backend",
             limits::streams::MAX_FURTHER_CONNECTIONS,

@@ -65,7 +65,7 @@ impl Disks {
     }
 
     /// Records the file systems of an `ImageFsInfoResponse`. Earlier measurements of free space stay. A reply without a
-    /// file system of images is not a report.
+    /// image filesystem is not a report.
     ///
     /// # Errors
     /// If the reply cannot be decoded. Nothing changes then.

@@ -169,7 +169,7 @@ mod tests {
     use crate::ownership::ids;
 
     #[test]
-    fn a_status_names_the_backend_as_it_is_called_now_and_its_cause_does_not() {
+    fn a_status_has_the_current_name_of_the_backend_and_cause_removes_it() {
         let socket = Address::default_listen();
         let row = |name| BackendConfig::without_row(ids::A, name, &socket);
         let settings = Settings::of(&row("a"), 1);

@@ -28,7 +28,7 @@ pub(crate) struct Statuses {
     size: usize,
     /// The most memory of all kept statuses.
     limit: usize,
-    /// The number of times that items may have changed.
+    /// Increases each time an item may have changed, so that `keep` can reject a status that was read before.
     changes: u64,
 }
 

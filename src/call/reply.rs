@@ -63,7 +63,7 @@ pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 pub(crate) type FramePoll = Poll<Option<Result<Frame<Bytes>, Infallible>>>;
 
 /// The largest reply, in bytes, that criswitch sends even without free memory if the call changed something.
-const SMALL_CHANGE: usize = 4096;
+const MAX_UNBUDGETED_REPLY: usize = 4096;
 /// The approximate memory, in bytes, that a reply needs besides data, headers and trailers: its task and its stream.
 const PER_REPLY: usize = 8 << 10;
 
@@ -201,7 +201,7 @@ pub(crate) fn counted<P>(
     let mut held = unread.held();
     if held.grow(there.saturating_add(PER_REPLY)).is_err() {
         // The client must learn that the change was made.
-        if row.log == LogRule::Change && there <= SMALL_CHANGE {
+        if row.log == LogRule::Change && there <= MAX_UNBUDGETED_REPLY {
             return (reply, Some(place));
         }
         counts.reject(Reason::Unread);

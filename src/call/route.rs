@@ -217,7 +217,7 @@ impl Knowledge<'_> {
         if seen.is_empty() {
             return Ok(Target::Backends(self.all()));
         }
-        match self.named(|pod| pod.seen == seen) {
+        match self.find_by_name(|pod| pod.seen == seen) {
             Named::One { backend, id, .. } => Ok(Target::Owner(backend, Kind::Pod, id)),
             Named::Several(backends) => Ok(Target::SomePod(Stores {
                 likely: backends.clone(),
@@ -233,7 +233,7 @@ impl Knowledge<'_> {
     /// Routes a pull to the backend of the pod with this uid. A pull has credentials, which no other backend may get.
     /// If the pod was not created through criswitch, its backend is certain only when every backend has been listed.
     fn pull_for(&self, uid: &str) -> Result<Target, Unroutable> {
-        match self.named(|pod| pod.uid == uid) {
+        match self.find_by_name(|pod| pod.uid == uid) {
             Named::One { created, .. } if !created && !self.complete => {
                 Ok(Target::UnknownPod(uid.to_owned()))
             }
@@ -268,7 +268,7 @@ impl Knowledge<'_> {
         }
     }
 
-    fn named(&self, has_name: impl Fn(&PodNames) -> bool) -> Named {
+    fn find_by_name(&self, has_name: impl Fn(&PodNames) -> bool) -> Named {
         // A backend may list any number of pods with the name, so the look-up for each pod must be fast.
         let rows: HashSet<_> = self
             .table
@@ -276,7 +276,7 @@ impl Knowledge<'_> {
             .iter()
             .map(|row| (row.backend, row.backend_handler.as_str()))
             .collect();
-        self.owners.pods.named(has_name, |handler, backend| {
+        self.owners.pods.find_by_name(has_name, |handler, backend| {
             rows.contains(&(backend, handler))
         })
     }

@@ -117,8 +117,8 @@ impl Parts {
 /// A backend and its encoded part of a merged reply.
 type Message = (Arc<Backend>, Readable);
 
-/// Asks each backend for its metric descriptors, unless they are known, before metrics are rewritten to the label keys
-/// that clients received.
+/// Asks each ready backend for its metric descriptors, unless they are known. After that criswitch can rewrite metrics
+/// to the label keys that clients received.
 pub(crate) async fn ask_missing_descriptors(switch: &Switch, request: &Request) {
     if request.row.list() != Some(List::PodMetrics) {
         return;

@@ -26,7 +26,7 @@ pub const MOST_PAIRS: usize = 4096;
 pub const MOST_CONTAINERS: usize = 4096;
 
 /// The seed of the hashes of items. The seed is random, so that no backend can make two lists with one hash.
-static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+static ITEM_HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 
 /// Decodes an item. Returns the name of a required field that it lacks, if any.
 type ReadItem = fn(&[u8]) -> Result<Option<&'static str>, DecodeError>;
@@ -48,14 +48,15 @@ pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
     let known: HashSet<u64, fast::RandomState> = protobuf::fields(last)
         .flatten()
         .filter(|field| field.number == ITEMS)
-        .map(|field| SEED.hash_one(field.raw))
+        .map(|field| ITEM_HASHER.hash_one(field.raw))
         .collect();
     let mut count = 0;
     for field in protobuf::fields(message) {
         let (item, is_known) = match field {
             Ok(field) if field.number != ITEMS => continue,
             Ok(field) => {
-                let is_known = !known.is_empty() && known.contains(&SEED.hash_one(field.raw));
+                let is_known =
+                    !known.is_empty() && known.contains(&ITEM_HASHER.hash_one(field.raw));
                 (field.bytes(), is_known)
             }
             Err(fault) => (Err(fault), false),
@@ -259,7 +260,7 @@ fn missing(fields: &[(&'static str, bool)]) -> Option<&'static str> {
 /// order each time. `None` if the list is not valid protobuf.
 pub(super) fn print(message: &[u8]) -> Option<u64> {
     protobuf::fields(message).try_fold(0_u64, |print, field| {
-        Some(print.wrapping_add(SEED.hash_one(field.ok()?.raw)))
+        Some(print.wrapping_add(ITEM_HASHER.hash_one(field.ok()?.raw)))
     })
 }
 

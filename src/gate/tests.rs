@@ -84,7 +84,7 @@ fn fields_of_a_later_version_are_no_fault_whatever_they_contain() {
 fn an_image_fs_info_without_a_file_system_of_images_is_a_fault() {
     for only_of_containers in [&b""[..], b"\x12\x00"] {
         let fault = disks(only_of_containers).unwrap_err();
-        assert!(fault.contains("no file system of images"), "{fault}");
+        assert!(fault.contains("no image filesystem"), "{fault}");
     }
 }
 

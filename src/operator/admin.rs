@@ -66,7 +66,7 @@ async fn make_states(switch: Arc<Switch>) -> Infallible {
     loop {
         if watchers.is_empty() {
             last = None;
-            watchers.begun().await;
+            watchers.wait_for_watcher().await;
             continue;
         }
         let state = made(&switch).await;
@@ -79,7 +79,7 @@ async fn make_states(switch: Arc<Switch>) -> Infallible {
         }
         last = state.ok();
         // A client that begins to watch gets a state at once.
-        tokio::time::timeout(LOOK_INTERVAL, watchers.begun())
+        tokio::time::timeout(LOOK_INTERVAL, watchers.wait_for_watcher())
             .await
             .ok();
     }

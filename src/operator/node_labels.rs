@@ -1,5 +1,5 @@
-//! The labels of the node: its handlers, their features, and the runtimes of its backends. `keep` writes them to the
-//! file of `labels_file`, from which node-feature-discovery labels the node.
+//! The labels of the node: its handlers, their features, and the runtimes of its backends. `keep` writes the labels to
+//! the file that `labels_file` names, and node-feature-discovery sets them on the node.
 
 mod file;
 

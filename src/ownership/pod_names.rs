@@ -41,7 +41,7 @@ impl Pods {
     /// The last pod created through criswitch wins. Among pods that are only listed, a pod with a ready sandbox ranks
     /// higher. Among otherwise equal pods, a pod ranks higher if the table routes to the pod's handler at the pod's
     /// backend, or if its handler is unknown.
-    pub fn named(
+    pub fn find_by_name(
         &self,
         has_name: impl Fn(&PodNames) -> bool,
         routes: impl Fn(&str, BackendId) -> bool,

@@ -172,7 +172,9 @@ fn a_clock_set_back_changes_no_owner() {
         created: true,
     };
     assert_eq!(
-        owners.pods.named(|pod| pod.uid == "uid", |_, _| true),
+        owners
+            .pods
+            .find_by_name(|pod| pod.uid == "uid", |_, _| true),
         second
     );
 }

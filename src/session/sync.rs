@@ -35,12 +35,16 @@ const LIST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_VERSION: usize = 64 << 10;
 
 /// Makes a connection to `backend` ready: requests its version, lists its pods and containers, compares its cgroup
-/// driver, sends it the runtime configuration, and requests its status. Then the backend has joined.
+/// driver with the default backend's, sends it the runtime configuration, and requests its status. Then the backend has
+/// joined.
 ///
 /// # Errors
-/// The error of `Version`, or of a list if there are no cached lists, or `Unavailable` if the state of a backend that
-/// has not joined cannot be saved, or if the backend is forgotten meanwhile. After any other failure the backend still
-/// becomes ready.
+/// - `Version` fails.
+/// - A list fails and there are no cached lists, or the lists of a backend that has not joined cannot be learned.
+/// - `Unavailable`: the state of a backend that has not joined cannot be saved, or criswitch forgot the backend
+///   meanwhile.
+///
+/// No other failure prevents the backend from becoming ready.
 pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
     let OwnCalls {
         switch,

@@ -108,7 +108,7 @@ impl PodRequests {
     ///
     /// After the answer "absent" the kubelet pulls the image, and the pull names the pod by its uid. A pod that asks
     /// again without a pull never pulls (`imagePullPolicy: Never`).
-    pub(crate) fn note_absence(&mut self, seen: &str, reference: &str) -> bool {
+    pub(crate) fn note_absent_image(&mut self, seen: &str, reference: &str) -> bool {
         let pair = self.hasher.hash_one((seen, reference));
         if self.absent.len() >= ABSENT && !self.absent.contains(&pair) {
             // Clearing the set does little harm: a forgotten pod only gets the answer "absent" once more. A full set is
@@ -321,12 +321,12 @@ mod tests {
     #[test]
     fn an_absent_image_is_remembered_by_pod_and_reference_up_to_a_limit() {
         let mut requests = PodRequests::default();
-        assert!(!requests.note_absence("a", "app"));
-        assert!(requests.note_absence("a", "app"));
-        assert!(!requests.note_absence("b", "app"));
-        assert!(!requests.note_absence("a", "web"));
+        assert!(!requests.note_absent_image("a", "app"));
+        assert!(requests.note_absent_image("a", "app"));
+        assert!(!requests.note_absent_image("b", "app"));
+        assert!(!requests.note_absent_image("a", "web"));
         for number in 0..2 * ABSENT {
-            requests.note_absence(&number.to_string(), "app");
+            requests.note_absent_image(&number.to_string(), "app");
             assert!(requests.absent.len() <= ABSENT);
         }
     }

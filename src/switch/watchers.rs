@@ -101,7 +101,7 @@ impl Watchers {
     }
 
     /// Waits until a client begins to watch. Returns at once if a client has begun since the last call.
-    pub(crate) async fn begun(&self) {
+    pub(crate) async fn wait_for_watcher(&self) {
         self.begun.notified().await;
     }
 

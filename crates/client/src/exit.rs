@@ -21,7 +21,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The verdict of a command that only finds whether all is fine.
+    /// The verdict of a command that only checks: `Fine` or `NotFine`.
     pub fn of(is_fine: bool) -> Verdict {
         if is_fine {
             Verdict::Fine

@@ -44,7 +44,7 @@ pub(super) fn read(main: &Path, problems: &mut Problems) -> Vec<ConfigFile> {
 fn file(index: usize, path: &Path, problems: &mut Problems) -> Option<ConfigFile> {
     let start = Place::start(index, path);
     match disk::bytes(path) {
-        Ok(bytes) => text(start, bytes, problems),
+        Ok(bytes) => decode_file(start, bytes, problems),
         // The drop-in was removed after the directory was listed, which is not a problem.
         Err(_) if index > 0 && !disk::is_there(path) => None,
         Err(error) => {
@@ -55,7 +55,11 @@ fn file(index: usize, path: &Path, problems: &mut Problems) -> Option<ConfigFile
 }
 
 /// Decodes the bytes of a file, and records a problem if they are not UTF-8.
-pub(super) fn text(start: Place, bytes: Vec<u8>, problems: &mut Problems) -> Option<ConfigFile> {
+pub(super) fn decode_file(
+    start: Place,
+    bytes: Vec<u8>,
+    problems: &mut Problems,
+) -> Option<ConfigFile> {
     match String::from_utf8(bytes) {
         Ok(text) => Some(ConfigFile {
             lines: Lines::of(&text),

@@ -236,7 +236,7 @@ impl Config {
         let texts = texts.iter().enumerate();
         let files: Vec<_> = texts
             .filter_map(|(index, (path, text))| {
-                files::text(Place::start(index, path), text.to_vec(), &mut problems)
+                files::decode_file(Place::start(index, path), text.to_vec(), &mut problems)
             })
             .collect();
         Config::of_files(main, &files, problems)
@@ -274,7 +274,7 @@ impl Config {
             ..Written::default()
         };
         for file in files {
-            written.read(file, &mut problems);
+            written.add_file(file, &mut problems);
         }
         check::check(files, &written, &Place::start(0, main), &mut problems)
             .filter(|_| problems.is_empty())

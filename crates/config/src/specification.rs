@@ -132,7 +132,7 @@ impl Specification {
             problems.report(&start, what, "a readable file after --spec");
             Vec::new()
         });
-        let file = files::text(start.clone(), bytes, &mut problems)
+        let file = files::decode_file(start.clone(), bytes, &mut problems)
             .filter(|_| problems.is_empty())
             .ok_or_else(|| problems.clone())?;
         let (table, errors) = DeTable::parse_recoverable(&file.text);
@@ -146,7 +146,7 @@ impl Specification {
         // A file with syntax errors is read as a configuration, which reports them.
         if !errors.is_empty() || table.keys().any(|key| key.get_ref() != TABLE) {
             let rest = without(&file.text, &lines);
-            let file = files::text(start, rest.clone().into_bytes(), &mut problems);
+            let file = files::decode_file(start, rest.clone().into_bytes(), &mut problems);
             Config::of_files(path, &Vec::from_iter(file), problems)?;
             specification.configuration = Some(rest);
             return Ok(specification);

@@ -79,7 +79,7 @@ struct Walk<'a> {
 
 impl Written {
     /// Adds the contents of a file. For a file that is not TOML, reports only the syntax errors.
-    pub(super) fn read(&mut self, file: &ConfigFile, problems: &mut Problems) {
+    pub(super) fn add_file(&mut self, file: &ConfigFile, problems: &mut Problems) {
         let (table, errors) = DeTable::parse_recoverable(&file.text);
         if let Some((line, name)) = foreign::file(&file.text, errors.is_empty()) {
             self.partial = true;
@@ -405,9 +405,11 @@ fn add<T>(
 /// The suggestion for a value that must be a string and is not. A number becomes a likely duration or size.
 fn text_like(key: &Key, entry: &KeyValue<'_>) -> String {
     match (key.kind, entry.value) {
-        (KeyKind::Size, DeValue::Integer(number)) => key.quoted(&value::size_like(number.as_str())),
+        (KeyKind::Size, DeValue::Integer(number)) => {
+            key.quoted(&value::suggested_size(number.as_str()))
+        }
         (KeyKind::Duration, DeValue::Integer(number)) => {
-            key.quoted(&value::duration_like(number.as_str()))
+            key.quoted(&value::suggested_duration(number.as_str()))
         }
         _ => key.example(),
     }
@@ -478,8 +480,8 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
         (&["\u{a0}"], "blanks instead of no-break spaces"),
         (&[" //"], "# for a comment"),
     ];
-    /// The beginnings of messages of the parser.
-    const MESSAGES: [(&str, &str); 6] = [
+    /// The start of a message of the parser, and the hint for this message.
+    const PARSER_HINTS: [(&str, &str); 6] = [
         ("invalid basic string", "a quote at the end of the text"),
         ("missing comma between array", "a comma between the items"),
         ("missing comma", "a comma between the keys"),
@@ -509,7 +511,7 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
         None if line.ends_with(';') => "the line without the ; at its end",
         None if line.ends_with(',') => "the line without the , at its end",
         None if !is_text && line.contains(": ") && !line.contains('#') => "= in place of :",
-        None => MESSAGES
+        None => PARSER_HINTS
             .into_iter()
             .find(|(start, _)| message.starts_with(start))
             .map_or("key = \"value\", each on one line", |(_, hint)| hint),

@@ -185,7 +185,7 @@ fn limited_duration(text: &str, limits: &Limits) -> Result<Duration, InvalidValu
         let what = format!("{text:?} is not a duration: write the unit in lower case");
         return Err(invalid_value(what, &format!("{meant:?}")));
     }
-    let hint = format!("{:?}", duration_like(text));
+    let hint = format!("{:?}", suggested_duration(text));
     let duration = humantime::parse_duration(text)
         .map_err(|error| invalid_value(format!("{text:?} is not a duration: {error}"), &hint))?;
     if humantime::parse_duration(limits.most).is_ok_and(|most| duration > most) {
@@ -206,14 +206,14 @@ fn too_large(text: &str, is: &str, limits: &Limits) -> InvalidValue {
 
 /// The suggestion in the error about an invalid duration. A number without a unit becomes seconds if the result is at
 /// most `HOUR`.
-pub(super) fn duration_like(text: &str) -> String {
+pub(super) fn suggested_duration(text: &str) -> String {
     let meant = format!("{}s", text.trim());
     let is_meant = humantime::parse_duration(&meant).is_ok_and(|duration| duration <= HOUR);
     if is_meant { meant } else { "10s".to_owned() }
 }
 
 /// The suggestion in the error about a size without a unit.
-pub(super) fn size_like(number: &str) -> String {
+pub(super) fn suggested_size(number: &str) -> String {
     match number.trim().parse() {
         Ok(mebibytes @ 1..=1024_usize) => format!("{mebibytes}MiB"),
         Ok(bytes @ 1_048_576..=1_073_741_824) => size(bytes),
@@ -231,7 +231,7 @@ pub(super) fn user(text: &str) -> Result<UserId, InvalidValue> {
 
 pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, InvalidValue> {
     if text.parse::<u64>().is_ok_and(|number| number > 0) {
-        let hint = format!("{:?}", size_like(text));
+        let hint = format!("{:?}", suggested_size(text));
         return Err(invalid_value(
             format!("the size {text:?} has no unit"),
             &hint,

@@ -146,7 +146,7 @@ async fn read(
     work: fn(&Path) -> anyhow::Result<Vec<u8>>,
 ) -> BundleFile {
     part(name, async |text| {
-        *text = of_files(path, work).await?;
+        *text = run_on_file_thread(path, work).await?;
         Ok(())
     })
     .await
@@ -173,7 +173,7 @@ async fn part(
 }
 
 impl BundleFile {
-    /// The line of the part in `parts.txt` and in the progress.
+    /// The line about this part, for `parts.txt` and for the progress on standard error.
     fn outcome(&self) -> String {
         let problem = self.problem.as_deref().unwrap_or("ok").trim_end();
         let seconds = self.took.as_secs_f64();
@@ -214,7 +214,7 @@ fn machine(_: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Does work on files on a thread of its own, so that a file system that hangs delays only this part.
-async fn of_files<T: Send + 'static>(
+async fn run_on_file_thread<T: Send + 'static>(
     path: &Path,
     work: fn(&Path) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
@@ -283,7 +283,7 @@ fn packed(parts: &[BundleFile]) -> std::io::Result<Vec<u8>> {
 mod tests {
     use std::future::pending;
 
-    use super::{of_files, part, without_comments};
+    use super::{part, run_on_file_thread, without_comments};
 
     #[test]
     fn comments_lose_their_texts_and_lines_stay() {
@@ -316,7 +316,7 @@ mod tests {
         let pipe = directory.path().join("criswitch.toml");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         assert!(made.unwrap().success());
-        let read = of_files(&pipe, |path| Ok(std::fs::read_to_string(path)?));
+        let read = run_on_file_thread(&pipe, |path| Ok(std::fs::read_to_string(path)?));
         let mut read = std::pin::pin!(read);
         assert!(futures_util::poll!(&mut read).is_pending());
         // The end of the file lets the thread of the read end.

@@ -126,7 +126,7 @@ fn text(
         let lines = [
             wrong(&config.table, probes),
             features::lines(&config.table, probes),
-            features::unknown(&config.table, probes),
+            features::unknown_lines(&config.table, probes),
             consequences::of(&answered(&config.table, probes))
                 .iter()
                 .map(Consequence::line)

@@ -20,7 +20,7 @@ const CODES: [(&str, &ExitCodes); 17] = [
         (WOULD_CHANGE, "something would change (reload --dry-run, node plan)"), (USAGE, "wrong usage"),
         (NOT_RUNNING, "criswitch is not running"), (WRONG, "wrong configuration")]),
     ("criswitch-status", &[(0, "serving"), (FAILED, "any other verdict"), NO_DAEMON, NO_FILE]),
-    ("criswitch-pods", &[(0, "shown"), (FAILED, "criswitch has no such backend or handler"), NO_DAEMON, NO_FILE]),
+    ("criswitch-pods", &[(0, "add_to_help"), (FAILED, "criswitch has no such backend or handler"), NO_DAEMON, NO_FILE]),
     ("criswitch-reload", &[(0, "applied; with --dry-run: nothing would change"),
         (FAILED, "criswitch uses a different file, or did not report the outcome"),
         (WOULD_CHANGE, "with --dry-run: something would change"), NO_DAEMON,
@@ -50,7 +50,7 @@ const CODES: [(&str, &ExitCodes); 17] = [
     ("criswitch-node-undo", &[(0, "undone, or nothing to undo"), (FAILED, "a file or an action could not be undone")]),
     ("criswitch-node-uninstall", &[(0, "undone, or nothing to undo"),
         (FAILED, "pods still need criswitch, or a file or an action could not be undone")]),
-    ("criswitch-node-status", &[(0, "shown; with --ready: the machine is as specified"),
+    ("criswitch-node-status", &[(0, "add_to_help; with --ready: the machine is as specified"),
         (FAILED, "with --ready: the machine is not as specified")]),
     ("criswitch-node-follow", &[(0, "SIGTERM; with --ready: the node is up to date"),
         (FAILED, "an error; with --ready: the node is not up to date")]),
@@ -63,12 +63,12 @@ pub(super) fn of(page: &str) -> &'static ExitCodes {
 }
 
 /// Adds the exit codes to the end of the command's help, and to the help of its subcommands.
-pub(super) fn shown(command: Command) -> Command {
+pub(super) fn add_to_help(command: Command) -> Command {
     let page = command.get_name().to_owned();
-    shown_on(command, &page)
+    add_to_page(command, &page)
 }
 
-fn shown_on(command: Command, page: &str) -> Command {
+fn add_to_page(command: Command, page: &str) -> Command {
     let codes = exit::list(of(page));
     let [short, long] = [command.get_after_help(), command.get_after_long_help()]
         .map(|help| help.map(|help| StyledStr::from(format!("{help}\n\n{codes}"))));
@@ -77,6 +77,6 @@ fn shown_on(command: Command, page: &str) -> Command {
         .after_long_help(Resettable::from(long))
         .mut_subcommands(|its| {
             let page = format!("{page}-{}", its.get_name());
-            shown_on(its, &page)
+            add_to_page(its, &page)
         })
 }

@@ -157,7 +157,7 @@ impl ExplainArguments {
     }
 }
 
-/// The answers of the daemon.
+/// The replies of the daemon: its state and its list of pods.
 struct Answers {
     state: State,
     /// The list of pods, or why it is missing.

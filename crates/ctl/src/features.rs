@@ -30,7 +30,7 @@ pub(super) fn lines(table: &Table, probes: &[Probe]) -> Vec<String> {
 }
 
 /// One line for each backend with features of a later version of the CRI.
-pub(super) fn unknown(table: &Table, probes: &[Probe]) -> Vec<String> {
+pub(super) fn unknown_lines(table: &Table, probes: &[Probe]) -> Vec<String> {
     answered(table, probes)
         .into_iter()
         .map(|(name, found)| (name, found.unknown_feature_names().join(", ")))

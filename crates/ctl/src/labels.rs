@@ -57,7 +57,7 @@ struct Taint {
 /// The start of the keys of tags for Cluster Autoscaler.
 const NODE_TEMPLATE: &str = "k8s.io/cluster-autoscaler/node-template";
 /// The start of the labels of handlers. A template has only these: the versions of runtimes change with an upgrade.
-const HANDLERS: &str = "criswitch.io/handler.";
+const HANDLER_LABEL_PREFIX: &str = "criswitch.io/handler.";
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 impl LabelsArguments {
@@ -120,7 +120,7 @@ impl Template {
         let labels = labels
             .labels
             .iter()
-            .filter(|(key, _)| key.starts_with(HANDLERS));
+            .filter(|(key, _)| key.starts_with(HANDLER_LABEL_PREFIX));
         match self {
             Template::ClusterAutoscaler => {
                 let taints = taints.iter().map(|Taint { key, value, effect }| {

@@ -118,7 +118,7 @@ pub fn run() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return usage(&error),
     }
-    let parsed = exit_codes::shown(Cli::command())
+    let parsed = exit_codes::add_to_help(Cli::command())
         .try_get_matches()
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, Encoding::of(&matches))));
     let (cli, encoding) = match parsed {

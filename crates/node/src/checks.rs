@@ -22,9 +22,9 @@ pub(super) struct Check {
 }
 
 const ALWAYS: &[&str] = &[];
-const FILES: &[&str] = &["binary", "units", "configuration", "endpoint"];
-const START: &[&str] = &["start", "endpoint"];
-const RESTART: &[&str] = &["restart"];
+const FILES_STEPS: &[&str] = &["binary", "units", "configuration", "endpoint"];
+const START_STEPS: &[&str] = &["start", "endpoint"];
+const RESTART_STEPS: &[&str] = &["restart"];
 
 #[rustfmt::skip]
 pub(super) const CHECKS: [Check; 26] = [
@@ -35,34 +35,34 @@ pub(super) const CHECKS: [Check; 26] = [
     Check { name: "systemd", may_accept: false, needed_for: ALWAYS, look: files::systemd },
     Check { name: "layout", may_accept: false, needed_for: ALWAYS, look: kubelet::layout },
     Check { name: "configuration", may_accept: false, needed_for: ALWAYS, look: files::configuration },
-    Check { name: "package", may_accept: false, needed_for: FILES, look: files::package },
-    Check { name: "outside", may_accept: false, needed_for: FILES, look: files::outside },
-    Check { name: "noexec", may_accept: false, needed_for: FILES, look: files::no_exec },
-    Check { name: "existing-file", may_accept: true, needed_for: FILES, look: files::existing },
-    Check { name: "backend", may_accept: true, needed_for: START, look: pods::backend },
-    Check { name: "current-runtime", may_accept: true, needed_for: START, look: pods::current_runtime },
-    Check { name: "cgroup-driver", may_accept: true, needed_for: START, look: pods::cgroup_driver },
-    Check { name: "handler-without-row", may_accept: true, needed_for: START, look: pods::handler_without_row },
-    Check { name: "shared", may_accept: true, needed_for: START, look: pods::shared },
-    Check { name: "unknown-pod", may_accept: true, needed_for: START, look: pods::unknown_to_kubelet },
-    Check { name: "image-endpoint", may_accept: true, needed_for: START, look: kubelet::image_endpoint },
-    Check { name: "kubelet-version", may_accept: true, needed_for: START, look: kubelet::version },
-    Check { name: "kubelet-endpoint", may_accept: true, needed_for: START, look: kubelet::endpoint },
+    Check { name: "package", may_accept: false, needed_for: FILES_STEPS, look: files::package },
+    Check { name: "outside", may_accept: false, needed_for: FILES_STEPS, look: files::outside },
+    Check { name: "noexec", may_accept: false, needed_for: FILES_STEPS, look: files::no_exec },
+    Check { name: "existing-file", may_accept: true, needed_for: FILES_STEPS, look: files::existing },
+    Check { name: "backend", may_accept: true, needed_for: START_STEPS, look: pods::backend },
+    Check { name: "current-runtime", may_accept: true, needed_for: START_STEPS, look: pods::current_runtime },
+    Check { name: "cgroup-driver", may_accept: true, needed_for: START_STEPS, look: pods::cgroup_driver },
+    Check { name: "handler-without-row", may_accept: true, needed_for: START_STEPS, look: pods::handler_without_row },
+    Check { name: "shared", may_accept: true, needed_for: START_STEPS, look: pods::shared },
+    Check { name: "unknown-pod", may_accept: true, needed_for: START_STEPS, look: pods::unknown_to_kubelet },
+    Check { name: "image-endpoint", may_accept: true, needed_for: START_STEPS, look: kubelet::image_endpoint },
+    Check { name: "kubelet-version", may_accept: true, needed_for: START_STEPS, look: kubelet::version },
+    Check { name: "kubelet-endpoint", may_accept: true, needed_for: START_STEPS, look: kubelet::endpoint },
     Check { name: "kubelet-stopped", may_accept: true, needed_for: &["endpoint"], look: kubelet::stopped },
-    Check { name: "kubelet-program", may_accept: true, needed_for: RESTART, look: kubelet::program },
-    Check { name: "kubelet-files", may_accept: true, needed_for: RESTART, look: kubelet::files },
-    Check { name: "kubelet-flags", may_accept: true, needed_for: RESTART, look: kubelet::flags },
-    Check { name: "daemon-reload", may_accept: true, needed_for: RESTART, look: kubelet::daemon_reload },
-    Check { name: "young-pod", may_accept: true, needed_for: RESTART, look: pods::young },
+    Check { name: "kubelet-program", may_accept: true, needed_for: RESTART_STEPS, look: kubelet::program },
+    Check { name: "kubelet-files", may_accept: true, needed_for: RESTART_STEPS, look: kubelet::files },
+    Check { name: "kubelet-flags", may_accept: true, needed_for: RESTART_STEPS, look: kubelet::flags },
+    Check { name: "daemon-reload", may_accept: true, needed_for: RESTART_STEPS, look: kubelet::daemon_reload },
+    Check { name: "young-pod", may_accept: true, needed_for: RESTART_STEPS, look: pods::young },
 ];
 
 /// Notes: these findings do not prevent a change.
 #[rustfmt::skip]
 pub(super) const NOTES: [Check; 4] = [
-    Check { name: "admission", may_accept: false, needed_for: RESTART, look: pods::admission },
-    Check { name: "eviction", may_accept: false, needed_for: RESTART, look: pods::eviction },
-    Check { name: "readiness", may_accept: false, needed_for: RESTART, look: pods::readiness },
-    Check { name: "containerd-state", may_accept: false, needed_for: START, look: pods::containerd_state },
+    Check { name: "admission", may_accept: false, needed_for: RESTART_STEPS, look: pods::admission },
+    Check { name: "eviction", may_accept: false, needed_for: RESTART_STEPS, look: pods::eviction },
+    Check { name: "readiness", may_accept: false, needed_for: RESTART_STEPS, look: pods::readiness },
+    Check { name: "containerd-state", may_accept: false, needed_for: START_STEPS, look: pods::containerd_state },
 ];
 
 /// The names that `accept` may have. Names of notes are allowed too, although a note needs no acceptance.

@@ -1,6 +1,6 @@
 //! The layouts of the kubelet: where a node keeps the kubelet's runtime endpoint, and how criswitch sets it there.
 //!
-//! A change is planned only if the kubelet, read again with the planned files, uses criswitch.
+//! criswitch plans a change only if the kubelet would use criswitch with the planned files.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ enum EndpointPlace {
 /// The name of a layout, and a function that returns the place of the endpoint if the kubelet has this layout.
 type LayoutRow = (&'static str, fn(&Kubelet) -> Option<EndpointPlace>);
 
-/// The first row that returns a place counts.
+/// The layouts, in order of precedence: the first row whose function returns a place decides.
 const LAYOUTS: [LayoutRow; 9] = [
     ("k3s", |kubelet| rancher(kubelet, "k3s")),
     ("RKE2", |kubelet| rancher(kubelet, "rke2")),

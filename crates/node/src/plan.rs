@@ -56,7 +56,7 @@ enum FindingMeaning {
     Note,
 }
 
-/// The steps and the findings.
+/// The plan for a node: its steps, and the findings that may prevent them.
 pub(super) struct NodePlan<'f> {
     facts: &'f MachineFacts<'f>,
     pub(super) steps: Vec<PlannedStep>,

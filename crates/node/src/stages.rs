@@ -23,8 +23,9 @@ pub(super) fn of<'p>(
         .partition(|planned| ["endpoint", "restart", "verify"].contains(&planned.step));
     let reload = systemctl("recover", &["daemon-reload"]);
     vec![
-        // The unit's file is removed last, without a reload: if systemd read a running unit again without its file, it
-        // would forget the unit's time limits. systemd drops a unit that has ended and that no link enables.
+        // An undo handles the stages in reverse order, so it removes the unit's file last. No daemon-reload follows:
+        // the recover unit may be running, and systemd would forget its time limits if its file were missing. systemd
+        // unloads the unit after it has ended, because no link enables it.
         temporary_stage(&recover.unit, Vec::new()),
         temporary_stage(&recover.link, vec![reload]),
         NewStage {

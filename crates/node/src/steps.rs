@@ -38,9 +38,11 @@ const SHIPPED: [(&str, &str, &str); 2] = [
 ];
 const SHIPPED_DROP_IN: &str = include_str!("../../../systemd/kubelet.service.d/10-criswitch.conf");
 
-/// The mode bits that let users other than the owner write a file, and the mode bits that make a file executable.
+/// The mode bits that let users other than the owner write to a file.
 const WRITABLE: u32 = 0o022;
+/// The mode bits that make a file executable.
 pub(super) const EXECUTABLE: u32 = 0o111;
+/// The mode bit that lets the owner execute a file.
 const OWNER_EXECUTES: u32 = 0o100;
 
 /// The name of a step, and a function that returns the changes of the step. Its second argument has the earlier steps

@@ -52,11 +52,11 @@ pub(super) fn all(endpoint: &str, how: Tries) -> anyhow::Result<()> {
 pub(super) fn remove(backends: &[String]) -> anyhow::Result<()> {
     backends.iter().try_for_each(|backend| {
         let socket = Address::parse(backend)?;
-        block_on(async { remove_at(&socket).await })
+        block_on(async { remove_try_pods_at(&socket).await })
     })
 }
 
-async fn remove_at(socket: &Address) -> anyhow::Result<()> {
+async fn remove_try_pods_at(socket: &Address) -> anyhow::Result<()> {
     let Ok(runtime) = Running::connect(socket).await else {
         progress(&format!(
             "try: {socket} does not answer, and may have a pod of a try\n"
@@ -165,7 +165,7 @@ mod tests {
         let path = directory.path().join("runtime.sock");
         let _runtime = tokio::spawn(serve(UnixListener::bind(&path).unwrap()));
         let socket = Address::parse(path.to_str().unwrap()).unwrap();
-        let error = remove_at(&socket).await.unwrap_err();
+        let error = remove_try_pods_at(&socket).await.unwrap_err();
         let expected = format!("{socket}: no answer to StopPodSandbox within 120s");
         assert_eq!(error.to_string(), expected);
     }

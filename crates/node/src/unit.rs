@@ -145,7 +145,7 @@ impl Unit {
         }
     }
 
-    /// The files with lines of the unit.
+    /// The files that define the unit: the unit file and its drop-ins, if they have lines.
     pub(super) fn files(&self) -> impl Iterator<Item = PathBuf> {
         self.files.iter().cloned()
     }

@@ -29,8 +29,8 @@ impl Baseline {
         Baseline { pods, at }
     }
 
-    /// Adds the pods of `later`, the beginning of another gap. Subscribers do not know the changes in between, so both
-    /// gaps count as one.
+    /// Merges the baseline with `later`, the baseline of the next gap: both gaps count as one, because subscribers do
+    /// not know the changes in between. Keeps an earlier pod only if it was removed in between.
     pub(super) fn and(self, later: Baseline, owners: &Owners, backend: BackendId) -> Baseline {
         let removed = owners
             .removals

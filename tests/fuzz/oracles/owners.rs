@@ -68,7 +68,7 @@ fn all_is_known(model: &Model, odd: &str) {
         );
         let is_it = |pod: &PodNames| pod.seen == *name;
         assert_eq!(
-            model.owners.pods.named(is_it, is_routed),
+            model.owners.pods.find_by_name(is_it, is_routed),
             model.named(is_it, is_routed),
             "{name:?}"
         );

@@ -205,7 +205,7 @@ fn replace_huffman(value: &mut [u8]) -> Option<()> {
     let bytes = u32::try_from(value.len()).ok()?;
     let (letters, bits) = letters(value)?;
     let shortest = (bits / letters).min(8);
-    // `few` letters have the code `long`, all others have the code `short`.
+    // `few` letters get the code `long`; all other letters get the code `short`.
     let (short, long, few) = if bits > 8 * letters {
         (CODES[3], CODES[4], (8 * bytes - 8 * letters) / 5)
     } else {

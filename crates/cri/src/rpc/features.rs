@@ -59,12 +59,12 @@ const fn feature(name: &'static str, number: u32, rpcs: &'static [&'static str])
     Feature { name, number, rpcs }
 }
 
-/// The names of these features.
+/// The names of the features that are true in `features`.
 pub fn of_runtime(features: &RuntimeFeatures) -> Vec<&'static str> {
     names(OF_RUNTIME, &features.encode_to_vec())
 }
 
-/// The names of these features.
+/// The names of the features that are true in `features`.
 pub fn of_handler(features: &RuntimeHandlerFeatures) -> Vec<&'static str> {
     names(OF_HANDLER, &features.encode_to_vec())
 }

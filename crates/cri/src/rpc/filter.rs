@@ -180,7 +180,7 @@ fn shape(list: List) -> Option<&'static ItemShape> {
 }
 
 /// The number of labels in the selector of a request for `list`. Returns 0 if the bytes are malformed.
-pub fn count_selector(list: List, request: &[u8]) -> usize {
+pub fn count_selector_labels(list: List, request: &[u8]) -> usize {
     shape(list).map_or(0, |shape| {
         protobuf::count(request, &[FILTER, shape.labels.1]).unwrap_or_default()
     })

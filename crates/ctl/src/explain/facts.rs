@@ -44,7 +44,11 @@ const WITH_SHARE: [&str; 5] = ["clh", "cloud", "dragonball", "qemu", "stratovirt
 
 impl NodeFacts {
     /// The known facts for a handler. `features` are those of the handler and the node.
-    pub(super) fn facts(&self, row: &Handler, features: Option<Vec<&'static str>>) -> Facts {
+    pub(super) fn handler_facts(
+        &self,
+        row: &Handler,
+        features: Option<Vec<&'static str>>,
+    ) -> Facts {
         let runtime = self.runtime(row);
         let shared = self.shared_files(row, runtime);
         let mut facts = vec![

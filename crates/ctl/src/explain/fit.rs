@@ -269,7 +269,7 @@ fn fit(node: &NodeFacts, row: &Handler, pod: &Manifest) -> HandlerFit {
         ));
     }
     unknown.extend(features.as_ref().err().cloned());
-    let facts = node.facts(row, features.ok());
+    let facts = node.handler_facts(row, features.ok());
     HandlerFit {
         handler: row.name.clone(),
         backend: node.backend(row).to_owned(),

@@ -116,7 +116,7 @@ fn limits(
     let Some((node, row)) = known else {
         return Vec::new();
     };
-    let facts = node.facts(row, features.cloned());
+    let facts = node.handler_facts(row, features.cloned());
     LIMITS
         .iter()
         .filter(|limit| match limit.applies(kind, &facts) {

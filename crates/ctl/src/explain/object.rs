@@ -20,7 +20,7 @@ const TEMPLATES: [(&str, &str, &str); 9] = [
 
 /// The groups of Kubernetes' own API. Objects of other groups have a controller that may create pods.
 #[rustfmt::skip]
-const GROUPS: [&str; 21] = [
+const KUBERNETES_API_GROUPS: [&str; 21] = [
     "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "apps", "authentication.k8s.io",
     "authorization.k8s.io", "autoscaling", "batch", "certificates.k8s.io", "coordination.k8s.io", "discovery.k8s.io",
     "events.k8s.io", "extensions", "flowcontrol.apiserver.k8s.io", "networking.k8s.io", "node.k8s.io", "policy",
@@ -115,7 +115,7 @@ impl<'o> Object<'o> {
     /// Whether the object is of Kubernetes' own API.
     pub(super) fn is_built_in(&self) -> bool {
         match self.api_version.split_once('/') {
-            Some((group, _)) => GROUPS.contains(&group),
+            Some((group, _)) => KUBERNETES_API_GROUPS.contains(&group),
             None => true,
         }
     }

@@ -143,7 +143,7 @@ impl Policy {
 /// The variables that these expressions need.
 fn variables(mut expressions: Vec<&str>) -> Vec<Value> {
     let mut needed = Vec::new();
-    // A variable uses only those before it.
+    // An expression may use only variables that `VARIABLES` lists earlier, so the loop starts at the last variable.
     for (name, expression) in VARIABLES.into_iter().rev() {
         let reference = format!("variables.{name}");
         if expressions.iter().any(|it| it.contains(&reference)) {

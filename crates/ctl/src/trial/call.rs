@@ -6,7 +6,7 @@ use std::time::Duration;
 use tonic::{Code, Response, Status};
 
 /// The time limit on a call, as long as the kubelet's.
-pub(super) const LIMIT: Duration = Duration::from_secs(120);
+pub(super) const CALL_LIMIT: Duration = Duration::from_secs(120);
 /// The time limit on a pull of an image.
 pub(super) const PULL_LIMIT: Duration = Duration::from_secs(600);
 

@@ -5,7 +5,7 @@ use criswitch_cri::codec::cri::{
     Image, ImageFilter, ImageSpec, ImageStatusRequest, ListImagesRequest, PullImageRequest,
 };
 
-use super::call::{LIMIT, PULL_LIMIT, TryFailure, reply};
+use super::call::{CALL_LIMIT, PULL_LIMIT, TryFailure, reply};
 
 /// Images with these names usually have a shell, and the first ones are small.
 #[rustfmt::skip]
@@ -32,7 +32,12 @@ pub(super) async fn present(daemon: &Running, handler: &str) -> Result<Vec<Candi
             image: Some(spec(String::new(), handler)),
         }),
     };
-    let listed = reply(LIMIT, "ListImages", daemon.images().list_images(request)).await?;
+    let listed = reply(
+        CALL_LIMIT,
+        "ListImages",
+        daemon.images().list_images(request),
+    )
+    .await?;
     let candidates = chosen(listed.images);
     if candidates.is_empty() {
         return Err(TryFailure::needs_image(
@@ -48,7 +53,12 @@ pub(super) async fn has(daemon: &Running, handler: &str, name: &str) -> Result<b
         image: Some(spec(name.to_owned(), handler)),
         verbose: false,
     };
-    let status = reply(LIMIT, "ImageStatus", daemon.images().image_status(request)).await?;
+    let status = reply(
+        CALL_LIMIT,
+        "ImageStatus",
+        daemon.images().image_status(request),
+    )
+    .await?;
     Ok(status.image.is_some())
 }
 

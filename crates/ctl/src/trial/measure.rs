@@ -29,7 +29,7 @@ pub(super) struct Measurement<'a> {
     /// The length of a window. A kubelet stops an unknown pod after 1 to 3 seconds, so long windows rarely pass
     /// undisturbed.
     pub(super) window: Duration,
-    /// Whether pods of the handler are virtual machines.
+    /// Whether the handler runs its pods in virtual machines.
     pub(super) is_virtual_machine: bool,
 }
 

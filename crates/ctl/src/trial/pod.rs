@@ -23,7 +23,7 @@ use criswitch_platform::kernel;
 use tokio::task::JoinHandle;
 use tonic::Code;
 
-use super::call::{LIMIT, TryFailure, reply};
+use super::call::{CALL_LIMIT, TryFailure, reply};
 use super::steps::Steps;
 
 /// The time limit on all calls that remove a pod after a failure. It is long enough for a call without an answer and a
@@ -77,8 +77,8 @@ pub(super) struct TrialPod<'a> {
     backend: &'a str,
     config: PodSandboxConfig,
     logs: LogFolder,
-    /// The call that creates the pod, which runs to its end even if nothing waits for it. Otherwise the id of the pod
-    /// could be lost.
+    /// The task that creates the pod. The task runs to its end even if nothing waits for it: if it were cancelled, the
+    /// id of the pod could be lost.
     creation: Option<JoinHandle<Result<RunPodSandboxResponse, TryFailure>>>,
     /// Whether a pod may exist whose id is unknown.
     may_exist: bool,
@@ -155,7 +155,12 @@ impl<'a> TrialPod<'a> {
         let mut runtime = self.daemon.runtime();
         self.may_exist = true;
         self.creation = Some(tokio::spawn(async move {
-            reply(LIMIT, "RunPodSandbox", runtime.run_pod_sandbox(request)).await
+            reply(
+                CALL_LIMIT,
+                "RunPodSandbox",
+                runtime.run_pod_sandbox(request),
+            )
+            .await
         }));
         self.created().await
     }
@@ -204,7 +209,12 @@ impl<'a> TrialPod<'a> {
             sandbox_config: Some(self.config.clone()),
         };
         let mut runtime = self.daemon.runtime();
-        let created = reply(LIMIT, "CreateContainer", runtime.create_container(request)).await?;
+        let created = reply(
+            CALL_LIMIT,
+            "CreateContainer",
+            runtime.create_container(request),
+        )
+        .await?;
         self.container = Some(created.container_id);
         Ok(())
     }
@@ -213,7 +223,7 @@ impl<'a> TrialPod<'a> {
         let container_id = self.container_id();
         let mut runtime = self.daemon.runtime();
         let started = runtime.start_container(StartContainerRequest { container_id });
-        match reply(LIMIT, "StartContainer", started).await {
+        match reply(CALL_LIMIT, "StartContainer", started).await {
             Err(failure) if lacks_shell(&failure.text) => {
                 self.remove_container().await?;
                 Ok(Started::NoShell)
@@ -230,7 +240,7 @@ impl<'a> TrialPod<'a> {
             timeout: COMMAND_LIMIT_S,
         };
         let mut runtime = self.daemon.runtime();
-        let executed = reply(LIMIT, "ExecSync", runtime.exec_sync(request)).await?;
+        let executed = reply(CALL_LIMIT, "ExecSync", runtime.exec_sync(request)).await?;
         if executed.exit_code != 0 {
             return Err(TryFailure::new(format!(
                 "the command ended with exit code {}: {}",
@@ -271,7 +281,7 @@ impl<'a> TrialPod<'a> {
             timeout: 0,
         };
         let mut runtime = self.daemon.runtime();
-        reply(LIMIT, "StopContainer", runtime.stop_container(request))
+        reply(CALL_LIMIT, "StopContainer", runtime.stop_container(request))
             .await
             .map(drop)
     }
@@ -280,7 +290,7 @@ impl<'a> TrialPod<'a> {
         let container_id = self.container_id();
         let mut runtime = self.daemon.runtime();
         let removed = runtime.remove_container(RemoveContainerRequest { container_id });
-        reply(LIMIT, "RemoveContainer", removed).await?;
+        reply(CALL_LIMIT, "RemoveContainer", removed).await?;
         self.container = None;
         Ok(())
     }
@@ -310,14 +320,14 @@ impl<'a> TrialPod<'a> {
         let pod_sandbox_id = self.pod_id();
         let mut runtime = self.daemon.runtime();
         let stopped = runtime.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id });
-        reply(LIMIT, "StopPodSandbox", stopped).await.map(drop)
+        reply(CALL_LIMIT, "StopPodSandbox", stopped).await.map(drop)
     }
 
     async fn remove(&mut self) -> Result<(), TryFailure> {
         let pod_sandbox_id = self.pod_id();
         let mut runtime = self.daemon.runtime();
         let removed = runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id });
-        reply(LIMIT, "RemovePodSandbox", removed).await?;
+        reply(CALL_LIMIT, "RemovePodSandbox", removed).await?;
         self.id = None;
         Ok(())
     }
@@ -345,7 +355,13 @@ impl<'a> TrialPod<'a> {
             container_id: container.clone(),
             verbose: false,
         };
-        match reply(LIMIT, "ContainerStatus", runtime.container_status(request)).await {
+        match reply(
+            CALL_LIMIT,
+            "ContainerStatus",
+            runtime.container_status(request),
+        )
+        .await
+        {
             Err(failure) => failure.code == Some(Code::NotFound),
             Ok(reply) => reply.status.is_some_and(|status| {
                 status.state() == ContainerState::ContainerExited
@@ -361,7 +377,7 @@ impl<'a> TrialPod<'a> {
             verbose: false,
         };
         let status = runtime.pod_sandbox_status(request);
-        match reply(LIMIT, "PodSandboxStatus", status).await {
+        match reply(CALL_LIMIT, "PodSandboxStatus", status).await {
             Err(failure) => failure.code == Some(Code::NotFound),
             Ok(reply) => reply
                 .status
@@ -441,7 +457,12 @@ impl<'a> TrialPod<'a> {
             }),
         };
         let mut runtime = self.daemon.runtime();
-        let listed = reply(LIMIT, "ListPodSandbox", runtime.list_pod_sandbox(request)).await?;
+        let listed = reply(
+            CALL_LIMIT,
+            "ListPodSandbox",
+            runtime.list_pod_sandbox(request),
+        )
+        .await?;
         Ok(listed.items.into_iter().next().map(|pod| pod.id))
     }
 

@@ -166,7 +166,7 @@ impl Attributes {
         })
     }
 
-    /// The attributes of a new file with this mode, of the user of this process.
+    /// The attributes of a new file with this mode, owned by the user and group of this process.
     #[must_use]
     pub fn new(mode: u32) -> Attributes {
         let now = SystemTime::now()

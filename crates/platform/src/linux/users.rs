@@ -16,7 +16,7 @@ pub const EXAMPLE: &str = "";
 /// The description of [`KEY`].
 pub const HELP: &str = "The numeric ids of users that may connect, in addition to root and the user of \
     criswitch. Such a user has the power of root on this node: pods can be privileged. docs/security.md says how \
-    criswitch keeps other users out. If systemd holds the socket, add a drop-in (docs/operations.md).";
+    criswitch keeps other users out. If systemd holds the socket, add a drop-in for criswitch.socket (docs/operations.md).";
 /// Whether the users in the configuration are integers, not strings.
 pub const ARE_INTEGERS: bool = true;
 /// The words of the error about an invalid user.

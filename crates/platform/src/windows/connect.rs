@@ -23,11 +23,10 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// How long a client tries to connect to a busy pipe.
 const BUSY_LIMIT: Duration = Duration::from_secs(3);
 
-/// Opens a pipe for reads and writes that do not block (`FILE_FLAG_OVERLAPPED`).
-const OVERLAPPED: u32 = 0x4000_0000;
-/// The server of a pipe can learn the identity of the client, but cannot act with its privileges
-/// (`SECURITY_IDENTIFICATION`).
-const IDENTIFICATION: u32 = 0x0001_0000;
+/// Opens a pipe for reads and writes that do not block.
+const FILE_FLAG_OVERLAPPED: u32 = 0x4000_0000;
+/// The server of a pipe can learn the identity of the client, but cannot act with its privileges.
+const SECURITY_IDENTIFICATION: u32 = 0x0001_0000;
 
 /// An open connection.
 #[derive(Debug)]
@@ -71,8 +70,8 @@ fn open(path: &Path) -> io::Result<DuplexPipeStream<Bytes>> {
     let mut options = File::options();
     options.read(true).write(true);
     options
-        .custom_flags(OVERLAPPED)
-        .security_qos_flags(IDENTIFICATION);
+        .custom_flags(FILE_FLAG_OVERLAPPED)
+        .security_qos_flags(SECURITY_IDENTIFICATION);
     let pipe = OwnedHandle::from(options.open(path)?);
     DuplexPipeStream::try_from(pipe)
         .map_err(|error| error.cause.unwrap_or(io::ErrorKind::InvalidInput.into()))

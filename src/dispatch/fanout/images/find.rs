@@ -166,7 +166,7 @@ fn asks_again(requests: &Mutex<PodRequests>, call: &Call) -> bool {
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
     let seen = pod_requests::seen_by(call, &message);
-    seen.is_some_and(|seen| requests.lock().note_absence(seen, reference))
+    seen.is_some_and(|seen| requests.lock().note_absent_image(seen, reference))
 }
 
 fn has_any(said: &[StoreAnswer]) -> bool {
