@@ -56,7 +56,7 @@ runtimes      all         root,go      13.6 test_runtimes
 node          all         root,go      8    test_node
 windows-lints all         network      1    after_builds tests/system/windows/run.sh --lints
 windows       nightly     root,network 14   tests/system/windows/run.sh
-demo          all         -            1.5  after_builds cargo run --quiet --locked -p criswitch-demo -- --once
+demo          all         -            1.5  after_builds test_demo
 comparison    nightly     root,go      5    benches/compare/run.sh --smoke
 simulation    nightly     -            10   simulate_long
 fuzzing       nightly     network      58   tests/fuzz/run.sh
@@ -428,6 +428,20 @@ begin_demo() {
   beside bash -c 'cargo build --quiet --locked -p criswitch-demo && tests/system/windows/run.sh --lints' \
     >"$CACHE/demo.log" 2>&1 &
   DEMO=$!
+}
+
+# Runs the demo with README's command: once with all checks, and then until Ctrl-C, with the status that the demo offers.
+# No file may be left.
+test_demo() {
+  local demo folder shown pid
+  read -ra demo <<<"$(sed -n 's/^    \(cargo run -p [a-z-]*\) .*/\1/p' README.md)"
+  "${demo[@]}" -- --once || return
+  folder=$(mktemp -d) shown=$(mktemp)
+  TMPDIR=$folder "${demo[@]}" >"$shown" &
+  pid=$!
+  until grep -q 'Ctrl-C ends the demo' "$shown"; do kill -0 "$pid" && sleep 0.1 || return; done
+  "$(sed -n 's/^  \(.*\) status .D$/\1/p' "$shown")" status "$(sed -n 's/^  D=//p' "$shown")" | grep 'serving' &&
+    kill -INT "$pid" && wait "$pid" && rmdir "$folder"
 }
 
 # after_builds COMMAND...: runs a command once the builds of `begin_demo` have ended.

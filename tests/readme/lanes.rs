@@ -1,23 +1,32 @@
 //! The lanes of `tests/run.sh`, as CONTRIBUTING.md states them.
 
-use std::os::unix::fs::symlink;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use super::{at, shipped};
 
-/// Runs `tests/run.sh` with only the programs in the folder.
-fn run(programs: &Path, arguments: &[&str]) -> Output {
+/// `tests/run.sh` with only the programs in the folder.
+fn script(programs: &Path, arguments: &[&str]) -> Command {
     let mut script = Command::new("/bin/bash");
     script.arg(at("tests/run.sh")).args(arguments);
     script.env("PATH", programs).env("TMPDIR", programs);
-    script.output().unwrap()
+    script
+}
+
+fn run(programs: &Path, arguments: &[&str]) -> Output {
+    script(programs, arguments).output().unwrap()
 }
 
 /// A folder with the programs that the script calls before the first step.
 fn few_programs() -> tempfile::TempDir {
+    with_programs(&["awk", "cat", "dirname", "id", "sed"])
+}
+
+fn with_programs(names: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["awk", "cat", "dirname", "id", "sed"] {
+    for name in names {
         let found = ["/usr/bin", "/bin"].map(|from| Path::new(from).join(name));
         let found = found.iter().find(|path| path.exists());
         symlink(found.unwrap(), folder.path().join(name)).unwrap();
@@ -59,18 +68,12 @@ fn each_lane_of_the_tests_keeps_its_time_limit() {
     assert!(shipped("CONTRIBUTING.md").contains("65 minutes, 45 with a warm cache"));
 }
 
-/// The commands that README.md shows are the ones that the tests run.
+/// The step `demo` runs the first command that README.md shows, and a workflow runs the second.
 #[test]
 fn the_two_commands_of_the_readme_are_a_step_and_a_lane() {
-    let demo = "cargo run -p criswitch-demo";
-    let step = "cargo run --quiet --locked -p criswitch-demo -- --once";
     let readme = shipped("README.md");
-    assert!(readme.contains(&format!("    {demo} ")) && readme.contains("    tests/run.sh "));
-    let script = shipped("tests/run.sh");
     assert!(
-        script
-            .lines()
-            .any(|row| row.starts_with("demo ") && row.ends_with(step))
+        readme.contains("    cargo run -p criswitch-demo ") && readme.contains("    tests/run.sh ")
     );
     let workflow = shipped(".github/workflows/quick.yml");
     assert!(
@@ -107,4 +110,42 @@ fn everything_that_a_lane_lacks_is_in_one_message_and_no_step_starts() {
     );
     // Nothing is left in the folder for temporary files.
     assert_eq!(programs.path().read_dir().unwrap().count(), before);
+}
+
+/// A step that a signal ends would wait for ever.
+#[test]
+fn a_run_that_fails_or_that_a_signal_ends_leaves_no_temporary_files() {
+    for (end, code) in [("exit 1", 1), ("sleep infinity", 143)] {
+        let programs = with_programs(&[
+            "awk", "cat", "chmod", "dirname", "env", "id", "kill", "mkdir", "mktemp", "rm", "sed",
+            "sleep", "tee",
+        ]);
+        let cargo = programs.path().join("cargo");
+        std::fs::write(
+            &cargo,
+            format!("#!/bin/bash\n: >\"$TMPDIR/left\"\necho begun\n{end}\n"),
+        )
+        .unwrap();
+        std::fs::set_permissions(&cargo, PermissionsExt::from_mode(0o755)).unwrap();
+        let cache = tempfile::tempdir().unwrap();
+        let before = programs.path().read_dir().unwrap().count();
+        let mut script = script(programs.path(), &["formatting"]);
+        script.env("CRISWITCH_CACHE", cache.path());
+        let mut ran = script.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(ran.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "begun"));
+        if code == 143 {
+            let pid = ran.id().to_string();
+            assert!(
+                Command::new("kill")
+                    .args(["-TERM", &pid])
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+        }
+        lines.for_each(drop);
+        assert_eq!(ran.wait().unwrap().code(), Some(code));
+        assert_eq!(programs.path().read_dir().unwrap().count(), before);
+    }
 }

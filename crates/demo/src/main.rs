@@ -100,7 +100,10 @@ async fn main() -> ExitCode {
     }
 }
 
+/// Runs the demo until it ends or a signal ends it. Then its temporary directory is removed.
 async fn demo(once: bool) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let sims = [
         Sim::new("runc").image(IMAGE),
         Sim::new("kata").image(IMAGE),
@@ -111,24 +114,31 @@ async fn demo(once: bool) -> Result<()> {
         sim.clone().set(|settings| settings.writes_logs = true);
     }
     let mut rig = Rig::with_config(sims, table).await;
-    show::opening(&rig, &table("DIR"));
-    let ran = run_everything(&rig).await?;
+    let ended = tokio::select! {
+        ended = show_everything(&rig, once) => ended,
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    };
+    rig.stop_switch().await;
+    ended
+}
+
+/// Shows and checks everything. Then it ends with `once`, and otherwise serves.
+async fn show_everything(rig: &Rig, once: bool) -> Result<()> {
+    show::opening(rig, &table("DIR"));
+    let ran = run_everything(rig).await?;
     show::who_ran_what(&ran);
-    merged_lists(&rig, &ran).await?;
-    unknown_handler(&rig).await?;
-    stopped_runtime(&rig).await?;
+    merged_lists(rig, &ran).await?;
+    unknown_handler(rig).await?;
+    stopped_runtime(rig).await?;
     if once {
-        check_reload(&rig).await?;
+        check_reload(rig).await?;
         println!("\nAll checks passed.");
     } else {
         write_configs(rig.directory())?;
-        show::commands(&rig);
-        tokio::select! {
-            ended = interrupted() => ended?,
-            () = rig.answer_reloads() => {}
-        }
+        show::commands(rig);
+        rig.answer_reloads().await;
     }
-    rig.stop_switch().await;
     Ok(())
 }
 
@@ -322,16 +332,5 @@ fn write_configs(directory: &Path) -> Result<()> {
     });
     std::fs::write(directory.join("pod.json"), pod.to_string())?;
     std::fs::write(directory.join("container.json"), container.to_string())?;
-    Ok(())
-}
-
-async fn interrupted() -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    println!();
     Ok(())
 }

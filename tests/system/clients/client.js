@@ -3,7 +3,7 @@
 const grpc = require('@grpc/grpc-js');
 
 const SERVICE = '/runtime.v1.RuntimeService/';
-const LIMIT_MS = 30000;
+const LIMIT_MS = 120_000;
 const asIs = (bytes) => bytes;
 const client = new grpc.Client(process.argv[2], grpc.credentials.createInsecure());
 const options = () => ({ deadline: Date.now() + LIMIT_MS });

@@ -6,7 +6,7 @@ import sys
 import grpc
 
 SERVICE = "/runtime.v1.RuntimeService/"
-LIMIT_S = 30
+LIMIT_S = 120
 
 with grpc.insecure_channel(sys.argv[1]) as channel:
     version = channel.unary_unary(SERVICE + "Version")

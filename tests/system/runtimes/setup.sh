@@ -2,10 +2,10 @@
 # Starts the real programs in $DIR: the registry, the containerds, and criswitch in front of them. Runs inside the
 # namespaces of run.sh, so all processes and mounts end with them.
 
-# wait_for SECONDS WHAT COMMAND...: runs COMMAND until it succeeds, with a pause of PAUSE_S. After SECONDS it prints WHAT
-# and the last output, and fails.
+# wait_for SECONDS WHAT COMMAND...: runs COMMAND until it succeeds, with a pause of PAUSE_S. It needs at most SECONDS on a
+# quiet machine. After three times as long it prints WHAT and the last output, and fails.
 wait_for() {
-  local end=$((SECONDS + $1)) what=$2 out
+  local end=$((SECONDS + 3 * $1)) what=$2 out
   shift 2
   until out=$("$@" 2>&1); do
     if [ "$SECONDS" -ge "$end" ]; then

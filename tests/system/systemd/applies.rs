@@ -34,12 +34,19 @@ wait
 const NODE: &str = "
 [node]
 try = 'off'
-kubelet_timeout = '2s'
+kubelet_timeout = '20s'
 settle_time = '200ms'
 accept = ['current-runtime', 'cgroup-driver', 'handler-without-row', 'unknown-pod', 'kubelet-version', 'kubelet-files',
     'young-pod']
 ";
 const SPEC: &str = "root/spec.toml";
+
+/// From now on the kubelet rejects criswitch, and criswitch does not wait long for it.
+pub(crate) fn reject_criswitch(machine: &Machine) {
+    let spec = fs::read_to_string(machine.at(SPEC)).unwrap();
+    fs::write(machine.at(SPEC), spec.replace("'20s'", "'10s'")).unwrap();
+    fs::write(machine.at("run/kubelet-rejects-criswitch"), "").unwrap();
+}
 
 /// A node with a kubelet that uses runc, and the programs of criswitch in /root.
 pub(crate) async fn node() -> Machine {
@@ -238,7 +245,7 @@ async fn a_running_node_is_set_up_once_and_taken_back_and_keeps_its_pods() {
 async fn a_step_that_fails_is_undone_and_named() {
     let machine = node().await;
     let before = Before::of(&machine);
-    fs::write(machine.at("run/kubelet-rejects-criswitch"), "").unwrap();
+    reject_criswitch(&machine);
     let output = call(&machine, &APPLY).await;
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let words = "step verify has failed, and all changes are undone: ";

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use crate::applies::{APPLY, Before, call, files, node, process, said, status, succeeds};
+use crate::applies::{
+    APPLY, Before, call, files, node, process, reject_criswitch, said, status, succeeds,
+};
 use crate::machine::{Machine, until};
 
 const RECOVER: &str = "criswitch-recover.service";
@@ -103,7 +105,7 @@ async fn an_apply_beside_another_a_stop_and_a_new_systemd_leaves_a_node_as_befor
     let machine = node().await;
     let before = Before::of(&machine);
     // The kubelet rejects criswitch, so the step `verify` lasts until its time limit.
-    fs::write(machine.at("run/kubelet-rejects-criswitch"), "").unwrap();
+    reject_criswitch(&machine);
     for meanwhile in [&["daemon-reexec"][..], &["stop", "criswitch-apply.service"]] {
         let disturb = async {
             until(async || status(&machine).await["state"] == "changing").await;

@@ -84,9 +84,9 @@ image_gone() {
 }
 
 @test "a containerd hangs: the kubelet restarts, other pods start and get images, and no container restarts" {
-  local probed='.spec.containers[0].livenessProbe = {exec: {command: ["true"]}, periodSeconds: 2, timeoutSeconds: 1}'
+  local probed='.spec.containers[0].livenessProbe = {exec: {command: ["true"]}, periodSeconds: 2, timeoutSeconds: 5}'
   create_pod boxed boxed "$probed"
-  create_pod plain "" "${probed/timeoutSeconds: 1/timeoutSeconds: 60}"
+  create_pod plain "" "${probed/timeoutSeconds: 5/timeoutSeconds: 60}"
   for name in boxed plain; do
     wait_for 60 "the pod $name" pod_is "$name" "$RUNS"
   done
