@@ -16,9 +16,6 @@
     reason = "a benchmark may stop"
 )]
 
-#[path = "../tests/support/support.rs"]
-mod support;
-
 #[path = "support/cargo_bench.rs"]
 mod cargo_bench;
 
@@ -38,8 +35,8 @@ use criswitch::backend::connect::Dialer;
 use criswitch::server::Listener;
 use criswitch::store::{Boot, Store};
 use criswitch::switch::Switch;
+use criswitch_testing::{Client, IMAGE, Sim, container_in, pod_config};
 use rustix::fs::inotify;
-use support::{Client, IMAGE, Sim, container_in, pod_config};
 use tokio::time::{MissedTickBehavior, interval};
 
 /// The kubelet's default limit of pods on a node.

@@ -11,14 +11,6 @@
     allow(dead_code, unused_imports, reason = "some tests are for Unix only")
 )]
 
-#[path = "support/config_files.rs"]
-mod config_files;
-#[path = "support/support.rs"]
-mod support;
-#[cfg(unix)] // systemd runs on Linux only.
-#[path = "support/systemd.rs"]
-mod systemd;
-
 #[path = "cli/backend_unreachable.rs"]
 mod backend_unreachable;
 #[cfg(unix)] // The journal exists on Linux only.
@@ -201,7 +193,8 @@ mod windows;
 use std::path::Path;
 use std::process::Command;
 
-use config_files::{ConfigFiles, portable};
+use criswitch_rig as support;
+use support::{ConfigFiles, portable};
 
 /// The exit code and the output of a command that has ended.
 struct Outcome {

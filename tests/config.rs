@@ -11,8 +11,6 @@
     allow(dead_code, unused_imports, reason = "some tests are for Unix only")
 )]
 
-#[path = "support/config_files.rs"]
-mod config_files;
 #[path = "config/errors_many.rs"]
 mod errors_many;
 #[path = "config/errors_of_foreign_files.rs"]
@@ -44,9 +42,9 @@ use std::sync::Arc;
 
 use criswitch_config::Config;
 
-use config_files::ConfigFiles;
 use criswitch::backend::connect::Dialer;
 use criswitch::switch::Switch;
+use criswitch_testing::ConfigFiles;
 use expect_test::Expect;
 
 /// The smallest valid configuration.

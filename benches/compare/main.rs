@@ -30,8 +30,6 @@ mod report;
 mod round;
 mod splice;
 mod subjects;
-#[path = "../../tests/support/support.rs"]
-mod support;
 #[path = "../support/unit.rs"]
 mod unit;
 mod works;
@@ -42,6 +40,7 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use criswitch_testing as support;
 
 use client::Expected;
 use report::{Measured, Report};

@@ -25,8 +25,6 @@ mod items;
 mod machine;
 mod report;
 mod run;
-#[path = "../../tests/support/support.rs"]
-mod support;
 #[path = "../support/unit.rs"]
 mod unit;
 
@@ -34,6 +32,7 @@ use std::time::Duration;
 
 use cargo_bench::Wanted;
 use clap::Parser;
+use criswitch_testing as support;
 
 use machine::Machine;
 use run::{Run, Trouble};

@@ -9,10 +9,9 @@ use std::process::Command;
 use flate2::read::GzDecoder;
 use serde_json::Value as Json;
 
-use crate::config_files::ConfigFiles;
 use crate::logged_daemon::LoggedDaemon;
 use crate::secrets::{SECRET, secret, whisper};
-use crate::support::{Client, IMAGE, Sim};
+use crate::support::{Client, ConfigFiles, IMAGE, Sim};
 use crate::{command, main_file, text};
 
 const PARTS: [&str; 10] = [

@@ -4,8 +4,8 @@ use std::fs;
 
 use expect_test::expect;
 
-use crate::config_files::{ConfigFiles, native};
 use crate::logged_daemon::LoggedDaemon;
+use crate::support::{ConfigFiles, native};
 use crate::{command, main_file, run, text};
 
 pub(crate) const TABLE: &str = "

@@ -5,10 +5,9 @@ use std::process::Child;
 
 use criswitch_cri::codec::cri::{ContainerStatusRequest, RunPodSandboxRequest};
 
-use crate::config_files::native;
 use crate::processes;
 use crate::reload::Node;
-use crate::support::{frame, pod_config};
+use crate::support::{frame, native, pod_config};
 use crate::{main_file, text};
 
 /// The value of `JOURNAL_STREAM`, which systemd sets.

@@ -5,9 +5,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-use crate::config_files::ConfigFiles;
 use crate::processes;
-use crate::support::PATIENCE;
+use crate::support::{ConfigFiles, PATIENCE};
 use crate::text;
 
 /// A running daemon with every line of its log. The daemon is killed if the test ends first.

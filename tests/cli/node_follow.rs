@@ -10,7 +10,7 @@ use std::time::Instant;
 use tempfile::TempDir;
 
 use crate::support::PATIENCE;
-use crate::systemd::Systemd;
+use crate::support::Systemd;
 use crate::{command, text};
 
 const NODE: &str = "var/lib/criswitch/node";

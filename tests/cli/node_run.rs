@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use crate::systemd::Systemd;
+use crate::support::Systemd;
 use crate::{command, text};
 
 const NODE: &str = "var/lib/criswitch/node";

@@ -7,10 +7,9 @@ use std::process::Command;
 
 use criswitch_cri::codec::cri::VersionRequest;
 
-use crate::config_files::ConfigFiles;
 use crate::logged_daemon::LoggedDaemon;
 use crate::serve::{Daemon, one_backend};
-use crate::support::{Client, PATIENCE, Sim};
+use crate::support::{Client, ConfigFiles, PATIENCE, Sim};
 use crate::text;
 
 fn serve(files: &ConfigFiles, manager: &Path, watchdog_usec: &str) -> Command {

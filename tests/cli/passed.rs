@@ -10,9 +10,8 @@ use std::process::Command;
 
 use criswitch_cri::codec::cri::VersionRequest;
 
-use crate::config_files::ConfigFiles;
 use crate::serve::{Daemon, one_backend};
-use crate::support::{Client, Sim, passing};
+use crate::support::{Client, ConfigFiles, Sim, passing};
 use crate::text;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_criswitchd");

@@ -5,9 +5,8 @@ use expect_test::{Expect, expect};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::config_files::portable;
 use crate::support::misbehaving::{Misbehaving, too_large};
-use crate::support::{Rig, Sim, sockets};
+use crate::support::{Rig, Sim, portable, sockets};
 use crate::{Outcome, main_file, run_beside, text};
 
 /// Simulated runtimes with sockets in a temporary directory.

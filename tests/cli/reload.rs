@@ -8,9 +8,8 @@ use serde_json::Value as Json;
 use tempfile::TempDir;
 use tonic::Code;
 
-use crate::config_files::native;
 use crate::serve::Daemon;
-use crate::support::{Client, PATIENCE, Sim};
+use crate::support::{Client, PATIENCE, Sim, native};
 use crate::{Outcome, run_beside, text};
 
 /// A directory for files and sockets.

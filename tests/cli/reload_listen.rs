@@ -2,10 +2,9 @@
 
 use expect_test::expect;
 
-use crate::config_files::portable;
 use crate::reload::Node;
-use crate::support::Sim;
 use crate::support::sockets::shown;
+use crate::support::{Sim, portable};
 use crate::{Outcome, command, run_beside, text};
 
 /// Starts a daemon, then changes `listen` in its file. Returns the node and the socket that the daemon still serves.

@@ -7,9 +7,8 @@ use criswitch_cri::codec::cri;
 use prost::Message;
 use tonic::Code;
 
-use crate::config_files::native;
 use crate::logged_daemon::LoggedDaemon;
-use crate::support::{Client, IMAGE, Sim, container_config, pod_config};
+use crate::support::{Client, IMAGE, Sim, container_config, native, pod_config};
 use crate::{main_file, text};
 
 /// A word that every secret contains. Each field that may hold a secret gets a secret of its own.

@@ -7,9 +7,8 @@ use std::thread::JoinHandle;
 
 use criswitch_cri::codec::cri::VersionRequest;
 
-use crate::config_files::{ConfigFiles, native};
 use crate::processes;
-use crate::support::{Client, Sim};
+use crate::support::{Client, ConfigFiles, Sim, native};
 use crate::{beside, daemon, ended, main_file, text};
 
 /// A daemon, which is killed if the test ends first.

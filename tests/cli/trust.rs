@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
-use crate::config_files::ConfigFiles;
 use crate::logged_daemon::LoggedDaemon;
+use crate::support::ConfigFiles;
 use crate::{run, text};
 
 const OTHER: u32 = 1000;

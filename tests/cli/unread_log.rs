@@ -7,9 +7,8 @@ use std::process::{Child, Command};
 use criswitch::telemetry::log_queue::LOG_QUEUE_BYTES;
 use criswitch_cri::codec::cri::StatusRequest;
 
-use crate::config_files::ConfigFiles;
 use crate::serve::one_backend;
-use crate::support::{Client, PATIENCE, Sim};
+use crate::support::{Client, ConfigFiles, PATIENCE, Sim};
 use crate::text;
 
 /// A number of rejected calls whose log lines do not fit in a pipe.

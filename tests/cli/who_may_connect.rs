@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use criswitch::limits::USER_CONNECTIONS;
 
-use crate::config_files::ConfigFiles;
 use crate::logged_daemon::LoggedDaemon;
+use crate::support::ConfigFiles;
 use crate::{main_file, text};
 
 /// A perl script that connects, sends its second argument, waits for a reply or the end of the connection, and prints

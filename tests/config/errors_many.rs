@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use criswitch_config::Problems;
 
-use crate::config_files::ConfigFiles;
 use crate::odd_files::load_in_time;
 use crate::{RUNC, load_files};
+use criswitch_testing::ConfigFiles;
 
 fn problems(drop_in: &str) -> Problems {
     let files = ConfigFiles::of(&[
@@ -80,7 +80,7 @@ fn a_hint_has_some_of_very_many_names() {
         format!("name-{number} = '/run/{number}.sock'")
     });
     let main = format!("default_handler = 'z'\n[handlers]\n{handlers}");
-    let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", main.as_bytes())]);
+    let files = criswitch_testing::ConfigFiles::of(&[("criswitch.toml", main.as_bytes())]);
     let shown = criswitch_config::Config::load(&files.main())
         .unwrap_err()
         .to_string();

@@ -60,7 +60,7 @@ fn a_file_of_another_program_is_named() {
         ),
         ("{\n  \"default_handler\": \"runc\"\n}\n", "JSON"),
     ] {
-        let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", text.as_bytes())]);
+        let files = criswitch_testing::ConfigFiles::of(&[("criswitch.toml", text.as_bytes())]);
         let problems = criswitch_config::Config::load(&files.main()).expect_err(name);
         let words =
             format!("this is {name}, not criswitch's configuration; try criswitch discover");

@@ -33,7 +33,7 @@ fn a_text_that_is_no_quantity_is_reported() {
         let config = format!(
             "default_handler = 'a'\n[handlers]\na = {{ socket = '/run/a.sock', overhead = {{ cpu = '{cpu}' }} }}"
         );
-        let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", config.as_bytes())]);
+        let files = criswitch_testing::ConfigFiles::of(&[("criswitch.toml", config.as_bytes())]);
         let problems = criswitch_config::Config::load(&files.main()).expect_err(cpu);
         assert_eq!(problems.len(), 1, "{cpu}: {problems}");
     }

@@ -91,7 +91,7 @@ fn a_slip_has_one_problem_with_the_text_that_was_meant() {
             "the file without the markers of a merge conflict",
         ),
     ] {
-        let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", main.as_bytes())]);
+        let files = criswitch_testing::ConfigFiles::of(&[("criswitch.toml", main.as_bytes())]);
         let problems = criswitch_config::Config::load(&files.main()).expect_err(main);
         assert_eq!(problems.len(), 1, "{problems}");
         let first = problems.iter().next().unwrap();
@@ -382,12 +382,12 @@ fn each_slip_of_another_language_has_its_own_hint() {
         ("[log]\n[log]", "try moving its rows below the first one"),
     ] {
         let text = format!("default_handler = 'a'\n{text}\n[handlers.a]\nsocket = '/run/a.sock'\n");
-        let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", text.as_bytes())]);
+        let files = criswitch_testing::ConfigFiles::of(&[("criswitch.toml", text.as_bytes())]);
         let problems = criswitch_config::Config::load(&files.main()).expect_err(&text);
         assert!(problems.to_string().contains(hint), "{text}: {problems}");
     }
     let typo = "default_hander = 'a'\n[handlers]\na = '/run/a.sock'\n";
-    let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", typo.as_bytes())]);
+    let files = criswitch_testing::ConfigFiles::of(&[("criswitch.toml", typo.as_bytes())]);
     let problems = criswitch_config::Config::load(&files.main()).unwrap_err();
     assert_eq!(problems.len(), 1, "{problems}");
 }

@@ -3,8 +3,8 @@
 use criswitch_config::Config;
 use expect_test::expect;
 
-use crate::config_files::ConfigFiles;
 use crate::{RUNC, fails_with};
+use criswitch_testing::ConfigFiles;
 
 #[test]
 fn a_backend_that_no_row_defines_is_reported_with_the_nearest_name() {

@@ -3,8 +3,8 @@
 use criswitch_config::Config;
 use expect_test::{Expect, expect};
 
-use crate::config_files::ConfigFiles;
 use crate::{RUNC, changes_nothing, fails_with};
+use criswitch_testing::ConfigFiles;
 
 /// Tests each value of a key alone, in an otherwise valid configuration.
 #[track_caller]

@@ -15,7 +15,7 @@ use expect_test::expect;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::RUNC;
-use crate::config_files::ConfigFiles;
+use criswitch_testing::ConfigFiles;
 
 /// Loads the file on another thread, so that a hanging load does not hang the test.
 pub(crate) fn load_in_time(main: &Path) -> Result<Config, Problems> {

@@ -6,8 +6,8 @@ use criswitch_config::{LogFormat, Table};
 use expect_test::expect;
 use tracing::level_filters::LevelFilter;
 
-use crate::config_files::portable;
 use crate::{RUNC, load, load_files};
+use criswitch_testing::portable;
 
 /// A table as text: a line `handler -> backend:backend handler` for each row, the default row marked, then the backends
 /// in the table's order.

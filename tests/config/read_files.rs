@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use criswitch_config::{Config, DEFAULT_LISTEN};
 use expect_test::expect;
 
-use crate::config_files::{ConfigFiles, portable};
 use crate::{RUNC, load};
+use criswitch_testing::{ConfigFiles, portable};
 
 fn hash(files: &[(&str, &str)]) -> String {
     crate::load_files(files).hash

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use criswitch_config::{LogFormat, MODULES};
 
-use crate::config_files::portable;
 use crate::{RUNC, load};
+use criswitch_testing::portable;
 
 #[test]
 fn modules_may_have_levels_of_their_own() {

@@ -7,9 +7,6 @@
     allow(dead_code, unused_imports, reason = "some tests are for Unix only")
 )]
 
-#[path = "../support/support.rs"]
-mod support;
-
 mod address;
 mod held;
 #[path = "../switch/logged.rs"]
@@ -21,3 +18,5 @@ mod values;
 mod verdict;
 #[cfg(windows)]
 mod windows;
+
+use criswitch_rig as support;

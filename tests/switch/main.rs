@@ -5,9 +5,6 @@
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing)]
 
-#[path = "../support/support.rs"]
-mod support;
-
 mod admin;
 mod calls;
 mod faults;
@@ -157,3 +154,5 @@ mod topology {
     mod reloads_midway;
     mod reloads_names;
 }
+
+use criswitch_rig as support;

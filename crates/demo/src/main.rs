@@ -6,9 +6,6 @@
 //! the demo prints an error and exits with status 1.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "../../../tests/support/support.rs"]
-mod support;
-
 mod show;
 
 use std::path::Path;
@@ -19,7 +16,7 @@ use criswitch_cri::codec::admin::{GetStateRequest, ReloadRequest, reload};
 use anyhow::{Context, Result, bail, ensure};
 use criswitch_advice::verdict::NodeVerdict;
 use criswitch_cri::facts::Level;
-use support::{Client, IMAGE, Rig, Sim, container_config, container_in, pod_config};
+use criswitch_rig::{Client, IMAGE, Rig, Sim, container_config, container_in, pod_config};
 use tokio::signal::unix::{SignalKind, signal};
 
 const USAGE: &str = "usage: cargo run -p criswitch-demo [-- --once | -- status DIR]";
@@ -113,7 +110,7 @@ async fn demo(once: bool) -> Result<()> {
         // `criswitch try` waits for a line in the log of its container.
         sim.clone().set(|settings| settings.writes_logs = true);
     }
-    let mut rig = Rig::with_config(sims, table).await;
+    let mut rig = Rig::with_config(sims, table).await.on_a_real_clock();
     let ended = tokio::select! {
         ended = show_everything(&rig, once) => ended,
         _ = terminate.recv() => Ok(()),

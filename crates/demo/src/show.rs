@@ -2,10 +2,10 @@
 
 use criswitch_advice::verdict::NodeVerdict;
 use criswitch_cri::codec::cri;
+use criswitch_rig::{IMAGE, Rig};
 use tonic::Status;
 
 use super::Ran;
-use super::support::{IMAGE, Rig};
 
 const COLUMNS: usize = 80;
 

@@ -8,8 +8,7 @@ use std::time::Duration;
 use arbitrary::Unstructured;
 use criswitch_config::{Config, Problems, Scheduling, duration_text};
 use criswitch_platform::users;
-
-use super::native::native;
+use criswitch_testing::native;
 
 const PATHS: [&str; 2] = ["main", "drop-in"];
 

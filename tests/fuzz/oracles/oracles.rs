@@ -26,8 +26,6 @@ pub mod wire;
 mod asked;
 mod messages;
 mod model;
-#[path = "../../support/native.rs"]
-mod native;
 mod projection;
 #[path = "../../interface/proto.rs"]
 mod proto;

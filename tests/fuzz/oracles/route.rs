@@ -9,11 +9,11 @@ use criswitch::call::route::{Knowledge, Stores, Target, Unroutable};
 use criswitch::ownership::Named;
 use criswitch_config::{BackendId, Config};
 use criswitch_cri::rpc::{self, Kind, Row};
+use criswitch_testing::native;
 
 use super::asked::{self, Asked};
 use super::messages;
 use super::model::{ALL, Model};
-use super::native::native;
 use super::owners::owned;
 
 const TEXT: &str = r#"

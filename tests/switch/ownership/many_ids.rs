@@ -1,6 +1,6 @@
 //! The number of pods and containers that criswitch remembers for a backend is limited, whatever the backend lists.
 
-use criswitch::ownership::MOST;
+use criswitch::ownership::{LONGEST_ID, MOST};
 use tonic::Code;
 
 use crate::calls::{part, send, text_of};
@@ -71,7 +71,7 @@ async fn filtered_lists_add_no_more_ids_than_the_limit() {
 
 #[tokio::test]
 async fn a_call_whose_reply_has_an_id_that_is_too_long_fails_and_the_id_is_not_remembered() {
-    let (rig, _bad) = beside(long_ids).await;
+    let (rig, _bad) = beside(long_ids::<{ LONGEST_ID + 1 }>).await;
     assert_eq!(rig.containers().await.unwrap().len(), 2, "one is cached");
     let failing = state_of(&rig, "bad").await["failingRpcs"][0].clone();
     let run = rig.try_run("bad", "web").await.unwrap_err();

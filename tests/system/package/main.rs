@@ -4,9 +4,6 @@
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 
-#[path = "../../support/support.rs"]
-mod support;
-
 #[path = "../systemd/machine.rs"]
 mod machine;
 
@@ -18,9 +15,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 
+use criswitch_testing::{self as support, IMAGE};
 use debian::{Debian, FIRST};
 use machine::{CONFIG, until};
-use support::IMAGE;
 
 const UPGRADES: u32 = 5;
 /// The line of a listener at 127.0.0.1:9199 in /proc/net/tcp.

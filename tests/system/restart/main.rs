@@ -3,18 +3,15 @@
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 
-#[path = "../../support/support.rs"]
-mod support;
-
 mod holder;
 mod load;
 
 use std::process::{ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use criswitch_testing::{self as support, Client, PATIENCE};
 use holder::Holder;
 use load::Load;
-use support::{Client, PATIENCE};
 use tokio::task::JoinHandle;
 
 /// The number of restarts for clients in the test's own process.

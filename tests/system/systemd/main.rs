@@ -3,9 +3,6 @@
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing)]
 
-#[path = "../../support/support.rs"]
-mod support;
-
 mod applies;
 mod interruptions;
 mod machine;
@@ -16,6 +13,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Duration;
 
+use criswitch_testing as support;
 use machine::{Machine, until};
 
 #[tokio::test]

@@ -2,16 +2,12 @@
 //! folder; the sockets of the runtimes and of criswitch are below this folder. SIGUSR1 stops the runtime kata, and
 //! SIGUSR2 starts it again. docs/pictures/node.py runs this program.
 
-#[path = "../../../../tests/support/support.rs"]
-mod support;
-
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use criswitch_cri::codec::cri;
-
-use support::{Client, IMAGE, Sim};
+use criswitch_testing::{Client, IMAGE, Sim};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;
 use tonic::Status;

@@ -9,7 +9,7 @@ use futures_util::{StreamExt, stream};
 use http_body::Frame;
 
 use super::{Reply, fine, of_frames};
-use crate::support::frame;
+use crate::frame;
 
 /// The image that the runtime claims to have.
 pub const STOLEN: &str = "sha256:5701e0";
@@ -54,7 +54,7 @@ fn deleted() -> cri::ContainerEventResponse {
 
 /// A pod with the names and the uid of the pod `web`.
 fn like_web() -> cri::PodSandbox {
-    let web = crate::support::pod_config("web");
+    let web = crate::pod_config("web");
     cri::PodSandbox {
         id: "stolen".to_owned(),
         metadata: web.metadata,

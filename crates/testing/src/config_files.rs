@@ -4,20 +4,17 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-#[path = "native.rs"]
-mod native;
-
-pub(crate) use native::{native, portable};
+use crate::{native, portable};
 
 /// The files of a configuration. Dropping this value removes them.
-pub(crate) struct ConfigFiles {
+pub struct ConfigFiles {
     folder: TempDir,
 }
 
 impl ConfigFiles {
     /// Writes each text to its path below the directory, with the addresses of this system. The main file is
     /// `criswitch.toml`.
-    pub(crate) fn of(files: &[(&str, &[u8])]) -> ConfigFiles {
+    pub fn of(files: &[(&str, &[u8])]) -> ConfigFiles {
         let folder = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = folder.path().join(path);
@@ -31,12 +28,12 @@ impl ConfigFiles {
     }
 
     /// The path of the main file.
-    pub(crate) fn main(&self) -> PathBuf {
+    pub fn main(&self) -> PathBuf {
         self.folder.path().join("criswitch.toml")
     }
 
     /// `text` with the addresses of Unix, and without the directory's name, which changes from run to run.
-    pub(crate) fn stable(&self, text: &str) -> String {
+    pub fn stable(&self, text: &str) -> String {
         let directory = self.folder.path().join("").display().to_string();
         portable(text).replace(&directory, "")
     }

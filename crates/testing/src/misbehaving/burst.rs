@@ -5,7 +5,7 @@ use futures_util::{StreamExt, stream};
 use http_body::Frame;
 
 use super::{Reply, of_frames};
-use crate::support::frame;
+use crate::frame;
 
 /// The number of events in the burst.
 pub const BURST: usize = 3000;

@@ -2,7 +2,6 @@
 //!
 //! criswitch uses ids as keys, and writes them to logs, errors and JSON.
 
-use criswitch::ownership::LONGEST_ID;
 use criswitch_cri::codec::cri;
 
 use super::{Reply, containers, fine};
@@ -22,9 +21,9 @@ pub fn odd_ids(rpc: &str) -> Option<Reply> {
     (rpc == "ListContainers").then(|| fine(&containers(ODD_IDS.iter().copied())))
 }
 
-/// Ids that are one byte longer than criswitch accepts.
-pub fn long_ids(rpc: &str) -> Option<Reply> {
-    let id = "x".repeat(LONGEST_ID + 1);
+/// Ids of this length.
+pub fn long_ids<const LENGTH: usize>(rpc: &str) -> Option<Reply> {
+    let id = "x".repeat(LENGTH);
     match rpc {
         "ListContainers" => Some(fine(&containers([&*id]))),
         "RunPodSandbox" => Some(fine(&cri::RunPodSandboxResponse { pod_sandbox_id: id })),

@@ -10,7 +10,7 @@ use futures_util::{StreamExt, stream};
 use http_body::Frame;
 
 use super::{Reply, containers, end, fine, of_frames};
-use crate::support::frame;
+use crate::frame;
 
 /// The number of ids in each stream. A list has half as many, because it must fit into one message.
 pub const EVER_NEW: usize = 20_000;

@@ -10,10 +10,10 @@ use std::thread;
 
 /// Returns the exit status and the output of a command. The arguments are the name of its unit, and the words of the
 /// command.
-pub(crate) type Runs = dyn Fn(&str, &[String]) -> (i32, String) + Send + Sync;
+pub type Runs = dyn Fn(&str, &[String]) -> (i32, String) + Send + Sync;
 
 /// The systemd of a simulated machine. It serves at `run/systemd/private` below the root directory of the machine.
-pub(crate) struct Systemd {
+pub struct Systemd {
     root: PathBuf,
     runs: Box<Runs>,
     /// The name and the exit status of the unit that has failed last.
@@ -23,7 +23,7 @@ pub(crate) struct Systemd {
 }
 
 impl Systemd {
-    pub(crate) fn serve(root: &Path, runs: Box<Runs>) {
+    pub fn serve(root: &Path, runs: Box<Runs>) {
         fs::create_dir_all(root.join("run/systemd")).unwrap();
         let listener = UnixListener::bind(root.join("run/systemd/private")).unwrap();
         let systemd = Arc::new(Systemd {

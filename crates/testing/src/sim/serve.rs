@@ -24,8 +24,8 @@ use super::cut::{chop, watch};
 use super::journal::Call;
 use super::rewrite::rewrite;
 use super::runtime::Service;
-use crate::support::clock;
-use crate::support::sockets::{self, Listener};
+use crate::clock;
+use crate::sockets::{self, Listener};
 
 /// A size limit that is larger than any header or message of a test.
 const ANY_SIZE: usize = 256 << 20;

@@ -7,7 +7,7 @@ use futures_util::{StreamExt, stream};
 use http_body::Frame;
 
 use super::{Reply, containers, of_frames};
-use crate::support::frame;
+use crate::frame;
 
 const PIECE: &[u8] = &[0; 1 << 16];
 /// The prefix of the streamed containers' ids.

@@ -1,4 +1,8 @@
-//! The real criswitch in front of simulated runtimes, on sockets in a temporary directory.
+//! The real criswitch in front of simulated runtimes, on sockets in a temporary directory. Also exports the items of
+//! `criswitch-testing`.
+#![allow(missing_docs)]
+// These lints keep panics out of the daemon. Here they are off, because a panic only fails a test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::ops::Deref;
 use std::path::Path;
@@ -16,18 +20,18 @@ use criswitch::telemetry::counters::Reason;
 use criswitch_config::address::Address;
 use criswitch_config::{Config, Directories};
 use criswitch_platform::file_work::FileWork;
+use criswitch_testing::clock::Steps;
+use criswitch_testing::misbehaving::{Misbehaving, Misbehaviour};
 use tempfile::TempDir;
 use tokio::io::DuplexStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::Status;
 
-use super::clock::{self, Steps};
-use super::misbehaving::{Misbehaving, Misbehaviour};
-use super::{Client, IMAGE, PATIENCE, RawReply, Sim, container_in, sockets};
+pub use criswitch_testing::*;
 
-/// criswitch and its runtimes, which end with the test. Dereferences to a [`Client`] of criswitch. In tests its clock
-/// is paused, and advances while all tasks wait.
+/// criswitch and its runtimes, which end with the test. Dereferences to a [`Client`] of criswitch. The clock is
+/// paused, and advances while all tasks wait, except after [`Rig::on_a_real_clock`].
 pub struct Rig {
     pub sims: Vec<Sim>,
     client: Client,
@@ -95,7 +99,7 @@ impl Rig {
                 machine: "machine".to_owned(),
             },
             state_problems: Vec::new(),
-            steps: cfg!(test).then(Steps::begin),
+            steps: Some(Steps::begin()),
             directory,
         };
         rig.configure(text);
@@ -163,7 +167,7 @@ impl Rig {
         end_writes(&running.writes);
     }
 
-    /// Lets the clock run, for a test that waits for a process.
+    /// Lets the clock run, for the demo, or for a test that waits for a process.
     pub fn on_a_real_clock(mut self) -> Rig {
         if self.steps.take().is_some() {
             tokio::time::resume();

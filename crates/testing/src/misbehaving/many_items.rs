@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{Reply, raw};
-use crate::support::frame_raw;
+use crate::frame_raw;
 
 /// An item of two bytes: an empty submessage in field 1.
 const ITEM: &[u8] = &[0x0a, 0];

@@ -1,5 +1,4 @@
 //! Texts with the paths of Unix sockets. On Windows, each path becomes the address of a named pipe, and back.
-#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
 #[cfg(unix)]
 pub use unix::*;

@@ -1,7 +1,7 @@
 //! A RuntimeConfig reply that is not protobuf, from an otherwise good runtime.
 
 use super::{Reply, raw};
-use crate::support::frame_raw;
+use crate::frame_raw;
 
 pub fn odd_driver(rpc: &str) -> Option<Reply> {
     // The field is longer than the message.

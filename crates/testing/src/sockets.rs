@@ -82,7 +82,7 @@ mod windows {
     use criswitch_platform::connect::Stream;
     use criswitch_platform::listen::{Acceptor, Bound};
 
-    use crate::support::PATIENCE;
+    use crate::PATIENCE;
 
     pub type Listener = Acceptor;
 
