@@ -20,7 +20,9 @@ use tonic::Status;
 use crate::errors;
 use crate::limits::incoming::IncomingBody;
 use crate::limits::places::User;
-use crate::limits::streams::{CallSlots, OTHERS_CONNECTIONS, StreamQueue, StreamSlot, Streams};
+use crate::limits::streams::{
+    CallSlots, OthersStreams, StreamQueue, StreamSlot, Streams, UserSlot,
+};
 
 /// Ends when the connection has ended, or when it rejects a call because the backend has sent GOAWAY. After GOAWAY, the
 /// calls in flight go on.
@@ -56,7 +58,7 @@ struct SharedWire {
     /// Whether the backend is unresponsive.
     is_paused: AtomicBool,
     /// The calls of users other than root and criswitch's own user, on all connections.
-    others: Arc<Streams>,
+    others: Arc<OthersStreams>,
 }
 
 /// One HTTP/2 connection.
@@ -95,9 +97,8 @@ impl Wire {
         connection: Connection<I, Bytes>,
     ) -> (Wire, Driver) {
         let over = CancellationToken::new();
-        let [queue, queue_of_others] = [(); 2].map(|()| Arc::<StreamQueue>::default());
-        let queues = [Arc::clone(&queue), Arc::clone(&queue_of_others)];
-        let driven = tokio::spawn(drive(connection, queues));
+        let (queue, others) = (Arc::<StreamQueue>::default(), Arc::default());
+        let driven = tokio::spawn(drive(connection, Arc::clone(&queue), Arc::clone(&others)));
         let (rejected, task) = (over.clone(), driven.abort_handle());
         let driver = async move {
             tokio::select! {
@@ -118,7 +119,7 @@ impl Wire {
             extra: Mutex::default(),
             queue,
             is_paused: AtomicBool::new(false),
-            others: Streams::new(queue_of_others),
+            others,
         };
         let wire = Wire {
             shared: Arc::new(shared),
@@ -185,8 +186,7 @@ impl Wire {
     /// stream when a pause begins ends, because it was not sent. The session's calls go on.
     pub(super) fn pause(&self, is_paused: bool) {
         self.shared.is_paused.store(is_paused, Ordering::Relaxed);
-        self.shared.queue.wake_all();
-        self.shared.others.queue().wake_all();
+        self.shared.wake_all();
     }
 
     /// Whether the connection takes no call now because the backend is unresponsive.
@@ -229,7 +229,7 @@ impl Wire {
             was_used: AtomicBool::new(true),
         };
         self.shared.extra.lock().push(Arc::new(added));
-        self.shared.queue.wake_all();
+        self.shared.wake_all();
     }
 
     /// Removes the further connections that have ended, so that no call uses them.
@@ -238,8 +238,12 @@ impl Wire {
         extra.retain(|connection| !connection.is_over());
     }
 
-    /// Closes the further connections on which no call was sent since this method was last called.
+    /// Closes the further connections on which no call was sent since this method was last called. Closes none while a
+    /// call waits for a stream, because the session would open further connections again.
     pub(crate) fn close_unused(&self) {
+        if self.shared.queue.is_crowded() {
+            return;
+        }
         self.shared.extra.lock().retain(|connection| {
             connection.was_used.swap(false, Ordering::Relaxed) || !connection.streams.is_unused()
         });
@@ -280,28 +284,26 @@ impl Wire {
     /// Takes a free stream, and before that a part of the streams for other users if the call is of one. Waits if there
     /// is none. `None` if the connection takes no further calls or is paused.
     async fn slots(&self) -> Option<(Arc<HttpConnection>, CallSlots)> {
-        let share = if self.user.is_other() {
-            Some(Box::pin(self.share_of_others()).await?)
-        } else {
-            None
+        let part = match self.user {
+            User::Own => None,
+            User::Other(user) => Some(Box::pin(self.part_of_others(user)).await?),
         };
         let (connection, slot) = self.stream().await?;
-        Some((connection, (slot, share)))
+        Some((connection, (slot, part)))
     }
 
-    /// Takes a part of the streams for other users. Waits for one if there is none. `None` if the connection takes no
-    /// further calls or is paused.
-    async fn share_of_others(&self) -> Option<StreamSlot> {
-        let SharedWire { first, others, .. } = &*self.shared;
-        let waiting = others.queue().join(false);
-        let taken = waiting.until(|| {
-            if self.is_paused() {
-                return Some(None);
-            }
-            let of_connection = first.requests.current_max_send_streams();
-            let most = of_connection.saturating_mul(OTHERS_CONNECTIONS);
-            others.take(most).map(Some)
-        });
+    /// Takes a part of the streams for other users. Waits for one if there is none: meanwhile the session opens further
+    /// connections, with which these users may use more streams. `None` if the connection takes no further calls or is
+    /// paused.
+    async fn part_of_others(&self, user: u32) -> Option<UserSlot> {
+        let SharedWire {
+            first,
+            others,
+            queue,
+            ..
+        } = &*self.shared;
+        let _waiting = queue.join(false);
+        let taken = others.slot(user, || self.shared.most_of_others(), || self.is_paused());
         first.over.run_until_cancelled(taken).await.flatten()
     }
 
@@ -377,20 +379,39 @@ fn open(connections: &[Arc<HttpConnection>]) -> impl Iterator<Item = &Arc<HttpCo
 /// Drives `connection`. Wakes the calls that wait for a free stream when the backend changes its limit.
 async fn drive<I: AsyncRead + AsyncWrite + Unpin>(
     mut connection: Connection<I, Bytes>,
-    queues: [Arc<StreamQueue>; 2],
+    queue: Arc<StreamQueue>,
+    others: Arc<OthersStreams>,
 ) -> Result<(), h2::Error> {
     let mut most = connection.max_concurrent_send_streams();
     std::future::poll_fn(|context| {
         let polled = connection.poll_unpin(context);
-        if queues.iter().any(|queue| queue.is_crowded()) {
+        if queue.is_crowded() {
             let last = std::mem::replace(&mut most, connection.max_concurrent_send_streams());
             if last != most {
-                queues.iter().for_each(|queue| queue.wake_all());
+                queue.wake_all();
+                others.wake_all();
             }
         }
         polled
     })
     .await
+}
+
+impl SharedWire {
+    /// How many streams users other than root and criswitch's own user may together use: half of the streams of the
+    /// open connections, but at least one. So their calls leave streams for the calls of root, also if no further
+    /// connection opens.
+    fn most_of_others(&self) -> usize {
+        let of_connection = self.first.requests.current_max_send_streams();
+        let connections = 1 + open(&self.extra.lock()).count();
+        of_connection.saturating_mul(connections).div_ceil(2)
+    }
+
+    /// Wakes all calls that wait for a stream.
+    fn wake_all(&self) {
+        self.queue.wake_all();
+        self.others.wake_all();
+    }
 }
 
 impl HttpConnection {

@@ -4,17 +4,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use fnv::FnvHashMap;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// The most further connections to one backend, for calls that find no free stream. With a backend that allows 8
 /// streams on each connection, an `ExecSync` for each of a node's 110 pods still finds a stream.
 pub const MAX_FURTHER_CONNECTIONS: usize = 15;
 
-/// Users other than root and criswitch's own user may together use as many streams of a backend as this many of its
-/// connections have: half of all, if all further connections open. So their calls leave streams for the calls of root.
-pub(crate) const OTHERS_CONNECTIONS: usize = MAX_FURTHER_CONNECTIONS.div_ceil(2);
-
-/// The calls on one connection, or the calls of some users.
+/// The calls on one connection.
 #[derive(Debug)]
 pub(crate) struct Streams {
     used: AtomicUsize,
@@ -38,7 +36,83 @@ pub(crate) struct StreamQueue {
 pub(crate) struct StreamSlot(Arc<Streams>);
 
 /// The slots of a call: its stream, and its part of the streams for users other than root and criswitch's own user.
-pub(crate) type CallSlots = (StreamSlot, Option<StreamSlot>);
+pub(crate) type CallSlots = (StreamSlot, Option<UserSlot>);
+
+/// The calls of users other than root and criswitch's own user, on all connections to a backend.
+#[derive(Debug, Default)]
+pub(crate) struct OthersStreams {
+    /// The calls of each user. Only users in `allow_uids` can connect, so these are few.
+    users: Mutex<FnvHashMap<u32, UserStreams>>,
+}
+
+/// The calls of one user.
+#[derive(Debug, Default)]
+struct UserStreams {
+    used: usize,
+    /// Wakes one call of the user, which then tries to take a slot.
+    freed: Arc<Notify>,
+}
+
+/// A part in use of the streams for other users. Dropping the value frees the part.
+#[derive(Debug)]
+pub(crate) struct UserSlot {
+    others: Arc<OthersStreams>,
+    user: u32,
+}
+
+impl Drop for UserSlot {
+    fn drop(&mut self) {
+        let mut users = self.others.users.lock();
+        if let Some(own) = users.get_mut(&self.user) {
+            own.used -= 1;
+        }
+        // A free slot is enough for at most one call of each user.
+        users.values().for_each(|user| user.freed.notify_one());
+    }
+}
+
+impl OthersStreams {
+    /// Takes a slot for a call of `user`. `most` is the limit on the calls of all other users together. A user gets a
+    /// slot only while at least as many slots as the user has, and one more, are free. So a user takes at most half of
+    /// what the others leave.
+    fn take(self: &Arc<OthersStreams>, user: u32, most: usize) -> Option<UserSlot> {
+        let mut users = self.users.lock();
+        let used: usize = users.values().map(|user| user.used).sum();
+        let own = users.entry(user).or_default();
+        if own.used >= most.saturating_sub(used) {
+            return None;
+        }
+        own.used += 1;
+        Some(UserSlot {
+            others: Arc::clone(self),
+            user,
+        })
+    }
+
+    /// Waits until a call of `user` gets a slot, or until `is_over`. `most` returns the limit on the calls of all other
+    /// users together.
+    pub(crate) async fn slot(
+        self: &Arc<OthersStreams>,
+        user: u32,
+        most: impl Fn() -> usize,
+        is_over: impl Fn() -> bool,
+    ) -> Option<UserSlot> {
+        let freed = Arc::clone(&self.users.lock().entry(user).or_default().freed);
+        until(&freed, || {
+            if is_over() {
+                return Some(None);
+            }
+            self.take(user, most()).map(Some)
+        })
+        .await
+    }
+
+    /// Wakes all calls that wait, because a limit or the state of the backend has changed.
+    pub(crate) fn wake_all(&self) {
+        let users = self.users.lock();
+        users.values().for_each(|user| user.freed.notify_waiters());
+    }
+}
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
@@ -75,11 +149,6 @@ impl Streams {
         }
         self.used.fetch_sub(1, Ordering::SeqCst);
         None
-    }
-
-    /// The calls that wait for a stream.
-    pub(crate) fn queue(&self) -> &StreamQueue {
-        &self.queue
     }
 
     pub(crate) fn is_unused(&self) -> bool {
@@ -119,19 +188,45 @@ impl StreamQueue {
 
 impl WaitingCall<'_> {
     /// Waits until `take` returns a value. Calls `take` at once, and again when a stream is free.
-    pub(crate) async fn until<T>(&self, mut take: impl FnMut() -> Option<T>) -> T {
+    pub(crate) async fn until<T>(&self, take: impl FnMut() -> Option<T>) -> T {
         let freed = if self.is_probe {
             &self.queue.freed_for_probe
         } else {
             &self.queue.freed
         };
-        loop {
-            let mut freed = std::pin::pin!(freed.notified());
-            freed.as_mut().enable();
-            if let Some(taken) = take() {
-                return taken;
-            }
-            freed.await;
+        until(freed, take).await
+    }
+}
+
+/// Waits until `take` returns a value. Calls `take` at once, and again after each notification of `freed`.
+async fn until<T>(freed: &Notify, mut take: impl FnMut() -> Option<T>) -> T {
+    loop {
+        let mut notified = std::pin::pin!(freed.notified());
+        notified.as_mut().enable();
+        if let Some(taken) = take() {
+            return taken;
         }
+        notified.await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_takes_at_most_half_of_the_streams_that_other_users_leave() {
+        let others = Arc::new(OthersStreams::default());
+        let slots =
+            |user, most| -> Vec<_> { std::iter::from_fn(|| others.take(user, most)).collect() };
+        let first = slots(1, 64);
+        assert_eq!(first.len(), 32);
+        let second = slots(2, 64);
+        assert_eq!(second.len(), 16);
+        assert_eq!(slots(3, 64).len(), 8);
+        drop(second);
+        assert_eq!(slots(3, 64).len(), 16);
+        drop(first);
+        assert_eq!(slots(1, 1).len(), 1, "a single stream is for anyone");
     }
 }

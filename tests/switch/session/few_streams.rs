@@ -74,6 +74,12 @@ impl Few {
         begun
     }
 
+    /// Like [`Few::execute`], by a user other than root.
+    async fn execute_as(&self, uid: u32, calls: usize, held: usize) -> JoinSet<RawReply> {
+        let client = RawClient::over(self.rig.connect_as(User::Other(uid))).await;
+        self.execute_over(client, calls, held).await
+    }
+
     async fn pod_status(&self) -> RawReply {
         let request = frame(&cri::PodSandboxStatusRequest {
             pod_sandbox_id: self.pod.clone(),
@@ -196,18 +202,33 @@ async fn a_call_that_waits_for_a_stream_fails_when_its_backend_is_unresponsive_a
 }
 
 #[tokio::test]
-async fn calls_of_other_users_leave_streams_for_root() {
+async fn calls_of_other_users_leave_streams_for_root_and_calls_of_one_user_for_each_other() {
     let few = Few::start().await;
-    let half = STREAMS as usize * (1 + MAX_FURTHER_CONNECTIONS) / 2;
-    let other = RawClient::over(few.rig.connect_as(User::Other(1000))).await;
-    let begun = few.execute_over(other, 4 * half, half).await;
+    let all = STREAMS as usize * (1 + MAX_FURTHER_CONNECTIONS);
+    let first = few.execute_as(1000, all, all / 4).await;
+    let second = few.execute_as(2000, all, all / 4 + all / 8).await;
+    assert_eq!(few.connections(), 1 + MAX_FURTHER_CONNECTIONS);
     assert_eq!(few.pod_status().await.code(), Code::Ok);
-    let own = few.execute(half - 1, 2 * half - 1).await;
-    drop(begun);
+    let own = few.execute(all / 2, all / 4 + all / 8 + all / 2).await;
+    drop((first, second));
     // The waiting calls were cancelled and are never sent.
     few.few()
-        .until(|journal| journal.held.len() == half - 1)
+        .until(|journal| journal.held.len() == all / 2)
         .await;
+    drop(own);
+}
+
+#[cfg(unix)] // A pipe is not a file.
+#[tokio::test]
+async fn calls_of_other_users_leave_streams_for_root_even_if_no_further_connection_opens() {
+    let few = Few::start().await;
+    std::fs::remove_file(few.few().socket()).unwrap();
+    let half = STREAMS as usize / 2;
+    let _first = few.execute_as(1000, 2 * half, half / 2).await;
+    let _second = few.execute_as(2000, 2 * half, half / 2 + half / 4).await;
+    assert_eq!(few.connections(), 1);
+    assert_eq!(few.pod_status().await.code(), Code::Ok);
+    let own = few.execute(half - 1, half / 2 + half / 4 + half - 1).await;
     drop(own);
 }
 
