@@ -17,7 +17,7 @@ use super::Backend;
 use crate::backend::answer::{Answer, Data};
 use crate::backend::repeat::Repeat;
 use crate::backend::stream::Messages;
-use crate::backend::wire::Wire;
+use crate::backend::wire::{Progress, Wire};
 use crate::errors;
 use crate::limits::budget::Budget;
 use crate::limits::incoming::IncomingBody;
@@ -94,21 +94,28 @@ impl Backend {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<http::Response<IncomingBody>, Status> {
-        let mut is_first = true;
+        let mut first = None;
         let response = loop {
             let failed = match wire.try_send(request(row, headers, body.clone())).await {
                 Ok(response) => break response,
                 Err(failed) => failed,
             };
             let broken = self.broken_off(&failed.status);
-            if !failed.is_unprocessed || row.name == rpc::EVENTS.name {
+            if failed.progress == Progress::Sent || row.name == rpc::EVENTS.name {
                 return Err(broken);
             }
-            if !is_first && !wire.is_paused() {
-                return Err(errors::sent_twice(&broken));
+            if let Some(first) = first
+                && !wire.is_paused()
+            {
+                let were_sent = [first, failed.progress] == [Progress::Rejected; 2];
+                return Err(if were_sent {
+                    errors::sent_twice(&broken)
+                } else {
+                    broken
+                });
             }
             wire = self.wire_after(wire, broken).await?;
-            is_first = false;
+            first = first.max(Some(failed.progress));
         };
         if response.status() != http::StatusCode::OK {
             let cause = format!(

@@ -79,9 +79,19 @@ type Free = (Arc<HttpConnection>, StreamSlot);
 /// A call that failed before the headers of its reply.
 pub(super) struct SendFailure {
     pub(super) status: Status,
-    /// Whether the backend has certainly not processed the call (gRFC A6): the call never left criswitch, the backend
-    /// rejected its stream with `REFUSED_STREAM`, or the backend's GOAWAY names an earlier call as the last one.
-    pub(super) is_unprocessed: bool,
+    pub(super) progress: Progress,
+}
+
+/// How far a failed call came (gRFC A6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Progress {
+    /// The call never left criswitch.
+    Unsent,
+    /// The backend has certainly not processed the call: it rejected the stream with `REFUSED_STREAM`, or its GOAWAY
+    /// names an earlier call as the last one.
+    Rejected,
+    /// The backend may have processed the call.
+    Sent,
 }
 
 impl fmt::Debug for Wire {
@@ -343,7 +353,7 @@ impl Wire {
         self.try_send(request).await.map_err(|failed| failed.status)
     }
 
-    /// Like [`Wire::send`]. The error says whether the request may be sent again.
+    /// Like [`Wire::send`]. The error says how far the call came, and so whether it may be sent again.
     pub(super) async fn try_send(
         &self,
         request: http::Request<Bytes>,
@@ -352,7 +362,7 @@ impl Wire {
         let Some((connection, slots)) = self.slots().await else {
             return Err(SendFailure {
                 status: errors::connection_over(),
-                is_unprocessed: true,
+                progress: Progress::Unsent,
             });
         };
         // The backend starts to count later than criswitch, so criswitch always notices first that the deadline has
@@ -362,9 +372,9 @@ impl Wire {
             Ok(response) => {
                 Ok(response.map(|stream| IncomingBody::new(stream, deadline).holding(slots)))
             }
-            Err((error, is_unprocessed)) => Err(SendFailure {
+            Err((error, progress)) => Err(SendFailure {
                 status: errors::of_http2(error, deadline),
-                is_unprocessed,
+                progress,
             }),
         }
     }
@@ -421,22 +431,22 @@ impl HttpConnection {
             || !matches!(self.requests.clone().ready().now_or_never(), Some(Ok(_)))
     }
 
-    /// Like [`Wire::try_send`]. The error has the value of [`SendFailure::is_unprocessed`].
+    /// Like [`Wire::try_send`]. The error says how far the call came.
     async fn send(
         &self,
         request: http::Request<Bytes>,
-    ) -> Result<http::Response<RecvStream>, (h2::Error, bool)> {
+    ) -> Result<http::Response<RecvStream>, (h2::Error, Progress)> {
         let (head, body) = request.into_parts();
         let mut requests = self.requests.clone().ready().await.map_err(|error| {
             self.over.cancel();
-            (error, true)
+            (error, Progress::Unsent)
         })?;
         let sent = requests.send_request(http::Request::from_parts(head, ()), body.is_empty());
-        let (response, mut stream) = sent.map_err(|error| (error, true))?;
+        let (response, mut stream) = sent.map_err(|error| (error, Progress::Unsent))?;
         if !body.is_empty() {
             stream
                 .send_data(body, true)
-                .map_err(|error| (error, false))?;
+                .map_err(|error| (error, Progress::Sent))?;
         }
         response.await.map_err(|error| {
             // h2 gives this error only to the calls after the last one that the GOAWAY names. An earlier call goes on,
@@ -448,7 +458,12 @@ impl HttpConnection {
             let is_rejected = error.is_reset()
                 && error.is_remote()
                 && error.reason() == Some(Reason::REFUSED_STREAM);
-            (error, is_after_last || is_rejected)
+            let progress = if is_after_last || is_rejected {
+                Progress::Rejected
+            } else {
+                Progress::Sent
+            };
+            (error, progress)
         })
     }
 }

@@ -26,7 +26,7 @@ use tonic::Status;
 
 use super::{PATIENCE, sockets};
 use cut::Rest;
-pub use journal::{Call, Journal};
+pub use journal::{Call, Journal, ServeError};
 pub use settings::{ImageIds, Settings, ShowsHandlers};
 use store::Store;
 
@@ -154,8 +154,13 @@ impl Sim {
 
     /// Resets the stream of each call of an RPC until [`Sim::heal`].
     pub fn reset(&self, rpc: &str) {
+        self.reset_with(rpc, || "the call is reset".into());
+    }
+
+    /// Like [`Sim::reset`], with an error from which hyper takes the HTTP/2 error code.
+    pub fn reset_with(&self, rpc: &str, error: fn() -> ServeError) {
         self.edit(|journal| {
-            journal.resets.insert(rpc.to_owned());
+            journal.resets.insert(rpc.to_owned(), error);
         });
     }
 

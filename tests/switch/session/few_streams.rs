@@ -246,3 +246,24 @@ async fn a_call_that_waits_for_a_stream_goes_to_the_process_that_takes_over_the_
     assert_eq!(answered.code(), Code::NotFound, "{}", text_of(&answered));
     assert_eq!(next.calls("ExecSync").len(), 1);
 }
+
+#[cfg(unix)] // A pipe is not a file.
+#[tokio::test]
+async fn a_call_that_was_sent_once_after_its_wait_for_a_stream_does_not_fail_as_sent_twice() {
+    let few = Few::start().await;
+    let all = (MAX_FURTHER_CONNECTIONS + 1) * STREAMS as usize - 1;
+    let mut begun = few.execute(all + 1, all).await;
+    let socket = few.few().socket();
+    std::fs::remove_file(&socket).unwrap();
+    let next = Sim::new("few");
+    next.reset_with("ExecSync", || {
+        h2::Error::from(h2::Reason::REFUSED_STREAM).into()
+    });
+    next.serve_on(&socket);
+    let failed = begun.join_next().await.unwrap().unwrap();
+    let text = text_of(&failed);
+    assert_eq!(failed.code(), Code::Unavailable, "{text}");
+    assert!(text.contains("rejected before it was processed"), "{text}");
+    assert!(!text.contains("twice"), "{text}");
+    assert_eq!(next.calls("ExecSync").len(), 1);
+}

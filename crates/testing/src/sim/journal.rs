@@ -1,6 +1,7 @@
 //! The calls that a simulated runtime received, and the faults that it simulates.
 
 use std::collections::{HashMap, HashSet};
+use std::error::Error;
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
@@ -9,6 +10,9 @@ use tonic::Status;
 
 use super::cut::Rest;
 use super::rewrite::Extra;
+
+/// An error that resets the stream of a call.
+pub type ServeError = Box<dyn Error + Send + Sync>;
 
 /// Calls in the order of their arrival, and faults by the name of the RPC.
 #[derive(Default)]
@@ -24,8 +28,8 @@ pub struct Journal {
     pub sent: HashMap<String, BytesMut>,
     pub lacks: HashSet<String>,
     pub fails: HashMap<String, Status>,
-    /// The RPCs whose calls get a reset of their stream.
-    pub resets: HashSet<String>,
+    /// The RPCs whose calls get a reset of their stream, and the errors that reset the streams.
+    pub resets: HashMap<String, fn() -> ServeError>,
     /// A header that no call may have, and the status of such calls. Without a status their streams are reset.
     pub rejects: Option<(String, Option<Status>)>,
     pub holds: HashSet<String>,

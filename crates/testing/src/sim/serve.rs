@@ -3,7 +3,6 @@
 //! The server uses hyper, because tonic's server would end calls at their deadline.
 
 use std::convert::Infallible;
-use std::error::Error;
 
 use bytes::Bytes;
 use criswitch_cri::codec::cri::image_service_server::{self, ImageServiceServer};
@@ -21,7 +20,7 @@ use tonic::codegen::Service as _;
 
 use super::Sim;
 use super::cut::{chop, watch};
-use super::journal::Call;
+use super::journal::{Call, ServeError};
 use super::rewrite::rewrite;
 use super::runtime::Service;
 use crate::clock;
@@ -94,7 +93,7 @@ async fn answer(
     sim: Sim,
     mut services: Services,
     request: http::Request<Incoming>,
-) -> Result<http::Response<Body>, Box<dyn Error + Send + Sync>> {
+) -> Result<http::Response<Body>, ServeError> {
     let (head, body) = request.into_parts();
     let rpc = head
         .uri
@@ -122,8 +121,9 @@ async fn answer(
     {
         return Ok(with.ok_or("the header is rejected")?.into_http());
     }
-    if sim.0.journal.borrow().resets.contains(&rpc) {
-        return Err("the call is reset".into());
+    let reset = sim.0.journal.borrow().resets.get(&rpc).copied();
+    if let Some(error) = reset {
+        return Err(error());
     }
     let mut is_lost = false;
     sim.edit(|journal| is_lost = journal.loses.remove(&rpc));
