@@ -69,6 +69,9 @@ pub const EARLY_END_LIMIT: Duration = Duration::from_millis(50);
 /// How long a call runs before criswitch watches the backend's state for it. Most calls end sooner, and so cost less.
 const UNWATCHED: Duration = Duration::from_secs(1);
 
+/// The cause of calls that do not wait for a connection.
+pub(crate) const CONNECTING: &str = "criswitch is connecting to it";
+
 /// The cause of failed calls to a removed backend.
 pub(crate) const CLOSED: &str = "it was removed from the routing table";
 
@@ -412,6 +415,26 @@ impl Backend {
         match self.record.answered() {
             Some(at) => self.unavailable(&format!("{cause}; no answer for {}", span(at.elapsed()))),
             None => self.unavailable(cause),
+        }
+    }
+
+    /// Why `request`, a short read, is not sent now: an earlier read has waited too long for a connection, or the backend
+    /// has not answered an earlier read of the same RPC in time. `None` if an answer is expected.
+    pub(crate) fn late_read(&self, row: &Row, request: &Bytes) -> Option<Status> {
+        match self.connection.slow_cause() {
+            Some(cause) => Some(self.unavailable(&cause)),
+            None => self.record.late_read(row, request),
+        }
+    }
+
+    /// Records that the backend did not answer `request`, a short read, within `limit`. Only time in which the request
+    /// was sent says something about the RPC. A read that waited for a connection says that the connection is slow: no
+    /// further short read waits for it.
+    pub(crate) fn note_late_read(&self, row: &'static Row, request: &Bytes, limit: Duration) {
+        if self.connection.was_open_for(limit) {
+            self.record.note_late_read(row, request);
+        } else {
+            self.connection.note_slow();
         }
     }
 

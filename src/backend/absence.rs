@@ -139,7 +139,7 @@ impl Record {
 
     /// Why `request`, a short read, is not sent now: the backend has not answered an earlier read of the same RPC in
     /// time. `None` if an answer is expected.
-    pub(crate) fn late_read(&self, row: &Row, request: &Bytes) -> Option<Status> {
+    pub(super) fn late_read(&self, row: &Row, request: &Bytes) -> Option<Status> {
         let (since, is_new) = self.known.lock().late_reads.check(row, request)?;
         if is_new {
             self.wakeups.late_reads.notify_one();
@@ -156,7 +156,7 @@ impl Record {
 
     /// Records that the backend did not answer `request`, a short read, in time. The session repeats the read until the
     /// backend answers it. Logs the first late read of each RPC.
-    pub(crate) fn note_late_read(&self, row: &'static Row, request: &Bytes) {
+    pub(super) fn note_late_read(&self, row: &'static Row, request: &Bytes) {
         if self.known.lock().late_reads.note(row, request, true) {
             let (rpc, timeout) = (row.name, self.settings.list_timeout());
             tracing::warn!(backend = %self.settings.name(), rpc, ?timeout, "backend is late with a call; criswitch repeats it in the background");

@@ -1,12 +1,13 @@
 //! The state of a backend's connection. The session changes it, and calls wait for it.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::backend::CONNECTING;
 use crate::backend::settings::Settings;
 use crate::backend::state::{Link, State};
 
@@ -24,6 +25,8 @@ impl Connection {
     pub(super) fn new(settings: Arc<Settings>) -> Connection {
         let link = Link {
             ready_until: None,
+            open_since: None,
+            is_slow: false,
             state: State::Connecting,
             since: SystemTime::now(),
             transitions: 0,
@@ -64,7 +67,29 @@ impl Connection {
 
     /// Whether a connection is open, so that a call does not wait for the next attempt to connect.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.link().state, State::Ready(_) | State::Unresponsive(..))
+        self.link.borrow().open_since.is_some()
+    }
+
+    /// Whether a connection has been open for `time`, so that a call which has waited for this long has been sent.
+    pub(crate) fn was_open_for(&self, time: Duration) -> bool {
+        let since = self.link.borrow().open_since;
+        since.is_some_and(|since| since.elapsed() >= time)
+    }
+
+    /// Records that a short read has waited too long for a connection.
+    pub(super) fn note_slow(&self) {
+        self.link.send_if_modified(|link| {
+            link.is_slow = link.open_since.is_none();
+            false
+        });
+    }
+
+    /// Why a short read does not wait for a connection: an earlier one has waited too long. `None` if it may wait.
+    pub(super) fn slow_cause(&self) -> Option<Arc<str>> {
+        let link = self.link.borrow();
+        let is_slow = link.is_slow && link.open_since.is_none();
+        let cause = || link.state.cause().cloned();
+        is_slow.then(|| cause().unwrap_or_else(|| CONNECTING.into()))
     }
 
     /// Returns a receiver that is notified of each change.
@@ -90,6 +115,13 @@ impl Connection {
                 link.ready_until = Some(Instant::now());
             }
             link.failures += u64::from(matches!(state, State::Down(_)));
+            link.open_since = match &state {
+                State::Ready(_) | State::Unresponsive(..) => {
+                    link.open_since.or_else(|| Some(Instant::now()))
+                }
+                State::Connecting | State::Down(_) => None,
+            };
+            link.is_slow &= !matches!(state, State::Ready(_));
             link.state = state;
         });
     }

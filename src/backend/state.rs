@@ -19,6 +19,10 @@ pub struct Link {
     pub transitions: u64,
     /// When the state last stopped being [`State::Ready`]; `None` if it has not in this run of criswitch.
     pub(crate) ready_until: Option<Instant>,
+    /// Since when a connection has been open; `None` if none is open.
+    pub(crate) open_since: Option<Instant>,
+    /// Whether a short read has waited too long for a connection since the backend was last ready.
+    pub(crate) is_slow: bool,
     /// How many connections have failed or ended.
     pub(crate) failures: u64,
     /// Whether the backend closed its last connection before it became ready, so that the next one may end so too.

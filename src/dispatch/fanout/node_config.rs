@@ -128,7 +128,8 @@ async fn in_time(call: &Call, backend: &Backend) -> Result<Answer, Status> {
     call.within(limit, pin!(ask(call, backend)))
         .await
         .unwrap_or_else(|late| {
-            if late.is_fault_of_backend {
+            // Only time in which the configuration was sent counts.
+            if late.is_fault_of_backend && backend.connection.was_open_for(limit) {
                 backend.record.note_late_config();
             }
             Err(backend.timed_out(call.row))

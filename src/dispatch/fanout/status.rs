@@ -28,7 +28,7 @@ use tonic::Status;
 use crate::backend::answer::Answer;
 use crate::backend::known::Known;
 use crate::backend::state::{Failing, State};
-use crate::backend::{Backend, own_headers};
+use crate::backend::{Backend, CONNECTING, own_headers};
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
 use crate::dispatch::fanout;
@@ -157,12 +157,12 @@ pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, 
     if known.is_empty() {
         return Ok(reply::of_answer(answer.await?));
     }
-    if backend.record.late_read(call.row, &call.body).is_none() {
+    if backend.late_read(call.row, &call.body).is_none() {
         match call.within(STATUS_WAIT, answer).await {
             Ok(Ok(answer)) => return Ok(reply::of_answer(answer)),
             Ok(Err(status)) if !errors::is_silence(&status) => return Err(status.into()),
             Err(late) if late.is_fault_of_backend => {
-                backend.record.note_late_read(call.row, &call.body);
+                backend.note_late_read(call.row, &call.body, STATUS_WAIT);
             }
             Ok(Err(_)) | Err(_) => {}
         }
@@ -317,7 +317,7 @@ fn last_answer(backend: &Arc<Backend>) -> StatusAnswer {
 fn late(backend: &Backend) -> Status {
     match backend.connection.link().state {
         State::Unresponsive(_, cause) | State::Down(cause) => backend.unavailable(&cause),
-        State::Connecting => backend.unavailable("criswitch is connecting to it"),
+        State::Connecting => backend.unavailable(CONNECTING),
         State::Ready(_) => backend.unavailable(&format!("no Status within {STATUS_WAIT:?}")),
     }
 }

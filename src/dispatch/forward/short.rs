@@ -66,7 +66,7 @@ pub(crate) async fn in_time<T, E: From<Status>>(
     backend: &Backend,
     asked: impl Future<Output = Result<T, E>> + Unpin,
 ) -> Result<T, E> {
-    if let Some(late) = backend.record.late_read(call.row, &call.body) {
+    if let Some(late) = backend.late_read(call.row, &call.body) {
         return Err(late.into());
     }
     let late = match call.within(backend.list_timeout(), asked).await {
@@ -75,7 +75,7 @@ pub(crate) async fn in_time<T, E: From<Status>>(
     };
     backend.wakeups.suspected.notify_one();
     if late.is_fault_of_backend {
-        backend.record.note_late_read(call.row, &call.body);
+        backend.note_late_read(call.row, &call.body, backend.list_timeout());
     }
     Err(backend.timed_out(call.row).into())
 }

@@ -8,6 +8,7 @@ use tonic::{Code, Status};
 
 use crate::calls::{ID_CALLS, send, stopped};
 use crate::faults::{hang, hung, node, runc_and_kata, until_state};
+use crate::logged::Logged;
 use crate::session::events::{listening, next};
 use crate::support::{Rig, Sim, frame};
 use crate::wait;
@@ -88,6 +89,31 @@ async fn a_short_read_without_an_answer_makes_criswitch_probe_the_backend() {
     until_state(&rig, "kata", "unresponsive").await;
     // `list_timeout`, and the time of a probe.
     assert!(begun.elapsed() < Duration::from_millis(5200));
+}
+
+/// Otherwise the RPC would count as late when the backend is ready, although no call of it was sent.
+#[tokio::test]
+async fn a_read_that_waited_for_a_connection_only_does_not_make_its_rpc_late() {
+    let logged = Logged::here();
+    let (rig, pod, container) = with_statuses().await;
+    let kata = rig.sim("kata");
+    stopped(&rig, "kata").await;
+    kata.hold("ListPodSandbox");
+    kata.start();
+    kata.until_held("ListPodSandbox").await;
+    let begun = Instant::now();
+    for _ in 0..5 {
+        of_pod(&rig, &pod).await.unwrap();
+        of_container(&rig, &container, false).await.unwrap();
+    }
+    // `list_timeout`: only the first read waits for the connection.
+    assert!(begun.elapsed() < Duration::from_millis(2100));
+    kata.release("ListPodSandbox");
+    until_state(&rig, "kata", "ready").await;
+    assert_eq!(logged.lines(&["late with a call"]), [""; 0]);
+    let asked = kata.calls("PodSandboxStatus").len();
+    of_pod(&rig, &pod).await.unwrap();
+    assert_eq!(kata.calls("PodSandboxStatus").len(), asked + 1);
 }
 
 /// criswitch repeats the read of the one container, and still sends the others.

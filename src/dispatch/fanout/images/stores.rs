@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use criswitch_cri::codec::protobuf::{self, Malformed};
@@ -38,8 +39,8 @@ pub(super) struct StoreAnswer {
     /// Whether the store gave no answer to a question with [`Wait::ListTimeout`], so that the caller may ask again with
     /// [`Wait::Answer`].
     pub is_late: bool,
-    /// Whether the store did not answer in time, and the client is not the cause.
-    is_overdue: bool,
+    /// The time within which the store did not answer, if the client is not the cause.
+    overdue: Option<Duration>,
     /// The store's answer if its code is `OK`, otherwise the error.
     answer: Result<Answer, Failed>,
 }
@@ -100,8 +101,8 @@ impl StoreAnswer {
 
     /// Records that the store is late with `call`, because no call waits for its answer any longer.
     pub(super) fn note_late(&self, call: &Call) {
-        if self.is_overdue {
-            self.backend.record.note_late_read(call.row, &call.body);
+        if let Some(limit) = self.overdue {
+            self.backend.note_late_read(call.row, &call.body, limit);
         }
     }
 
@@ -199,15 +200,15 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
         Wait::ListTimeout | Wait::OnlyListTimeout => backend.list_timeout(),
     };
     let is_last = limit == NEEDED_LIMIT || wait == Wait::OnlyListTimeout;
-    let mut is_overdue = false;
-    let answer = match backend.record.late_read(call.row, &call.body) {
+    let mut overdue = None;
+    let answer = match backend.late_read(call.row, &call.body) {
         Some(late) => Err(late),
         None => call
             .within(limit, pin!(fanout::ask(call, backend)))
             .await
             .unwrap_or_else(|late| {
                 backend.wakeups.suspected.notify_one();
-                is_overdue = late.is_fault_of_backend;
+                overdue = late.is_fault_of_backend.then_some(limit);
                 Err(backend.unavailable(&format!("it did not answer within {limit:?}")))
             }),
     };
@@ -231,7 +232,7 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
         live: Arc::clone(&call.live),
         image,
         is_late,
-        is_overdue,
+        overdue,
         answer,
     };
     if is_last {
