@@ -77,6 +77,7 @@ impl Record {
         known.config_late = None;
         known.connected = Some(Instant::now());
         known.failures.clear();
+        known.broken_events = None;
         known.doubts.clear();
         // The process at the socket may be a different version of the runtime.
         known.lacking.clear();
@@ -288,14 +289,11 @@ impl Record {
 
     /// Records that a stream of the backend's events stays open, or that no client needs one.
     pub(crate) fn clear_broken_events(&self) {
-        if self.known.lock().broken_events.take().is_some()
-            && let Some(Recovery { after, failed }) = self
-                .failing
-                .lock()
-                .entry(rpc::EVENTS.name)
-                .or_default()
-                .succeeded()
-        {
+        self.known.lock().broken_events = None;
+        // `forget` and a new connection clear the fault, and only this stream shows that the backend has recovered.
+        let mut failing = self.failing.lock();
+        let ended = failing.entry(rpc::EVENTS.name).or_default().succeeded();
+        if let Some(Recovery { after, failed }) = ended {
             tracing::info!(backend = %self.settings.name(), rpc = rpc::EVENTS.name, ?after, failed, "the backend's answers can be used again");
         }
     }

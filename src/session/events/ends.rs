@@ -41,8 +41,8 @@ impl StreamStart {
     }
 }
 
-/// Counts the streams in a row that have ended at once on one connection, those that were short, and those that the
-/// backend broke off at once on any connection.
+/// Counts the streams in a row on one connection that have ended at once, those that were short, and those that the
+/// backend broke off at once.
 #[derive(Default)]
 pub(super) struct Ends {
     count: u32,
@@ -61,18 +61,15 @@ impl Ends {
         ended: Result<(), Failed>,
         had_events: bool,
     ) -> Option<HeaderMap> {
-        self.count(backend, opened, had_events);
-        self.broken = match &ended {
-            Err(failed) if failed.is_unavailable() && !had_events && opened.is_recent() => {
-                self.broken.saturating_add(1)
-            }
-            _ => 0,
-        };
+        // The end of the connection ended the stream, so the stream proves nothing.
+        let stands = backend.connection.link().failures == opened.failures;
+        let is_broken = ended.as_ref().is_err_and(Failed::is_unavailable);
+        self.count(opened, stands, had_events, is_broken);
         if self.broken >= IN_A_ROW
             && let Err(failed) = &ended
         {
             backend.record.note_broken_events(&failed.code_and_text());
-        } else if self.broken == 0 {
+        } else if self.broken == 0 && stands {
             backend.record.clear_broken_events();
         }
         let lacks = match ended {
@@ -92,29 +89,28 @@ impl Ends {
         Some(lacks.into_trailers())
     }
 
-    fn count(&mut self, backend: &Backend, opened: &StreamStart, had_events: bool) {
-        // A stream that ends because its connection failed proves nothing. criswitch may notice that failure only after
-        // the stream was counted, so the count starts again on each new connection.
+    fn count(&mut self, opened: &StreamStart, stands: bool, had_events: bool, is_broken: bool) {
+        // criswitch may notice the end of a connection only after the stream was counted, so the count starts again on
+        // each new connection.
         if opened.failures != self.failures {
             *self = Ends {
-                broken: self.broken,
                 failures: opened.failures,
                 ..Ends::default()
             };
         }
-        let stands = backend.connection.link().failures == opened.failures;
-        self.add(stands && opened.is_recent(), had_events);
+        self.add(stands && opened.is_recent(), had_events, is_broken);
     }
 
-    fn add(&mut self, is_short: bool, had_events: bool) {
+    fn add(&mut self, is_short: bool, had_events: bool, is_broken: bool) {
         let next = |count: u32, counts: bool| if counts { count.saturating_add(1) } else { 0 };
         self.short = next(self.short, is_short);
         self.count = next(self.count, is_short && !had_events);
+        self.broken = next(self.broken, is_short && !had_events && is_broken);
     }
 
     /// The wait before the next stream is opened. Each stream makes criswitch ask for the state of each pod.
     pub(super) fn pause(&self) -> Duration {
-        let doubled = 1 << self.short.max(self.broken).saturating_sub(1).min(5);
+        let doubled = 1 << self.short.saturating_sub(1).min(5);
         (PAUSE * doubled).min(LONGEST_PAUSE)
     }
 }
@@ -131,9 +127,9 @@ mod tests {
             for (number, pause) in (0..).zip(pauses) {
                 assert_eq!(ends.pause().as_millis(), pause);
                 assert_eq!(ends.count, if had_events { 0 } else { number });
-                ends.add(true, had_events);
+                ends.add(true, had_events, false);
             }
-            ends.add(false, had_events);
+            ends.add(false, had_events, false);
             assert_eq!(ends.pause().as_millis(), 100);
         }
     }

@@ -11,6 +11,7 @@ use crate::logged::Logged;
 use crate::server::hostile_clients::sipping;
 use crate::session::events::{events, listening, next, rejected_events};
 use crate::support::{Rig, frame_raw};
+use crate::switch::forget::forget;
 use crate::wait::until;
 
 const EVENTS: &str = "GetContainerEvents";
@@ -140,6 +141,39 @@ async fn a_backend_that_resets_each_stream_of_events_is_named_until_a_stream_sta
     until(async || failing_rpcs(&rig, "kata").await.is_empty()).await;
     let shown = status(&rig).await;
     assert!(backends_ready(&shown).is_empty());
+}
+
+#[tokio::test]
+async fn streams_of_events_that_end_with_their_connections_are_not_broken() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    let kata = rig.sim("kata");
+    let _events = events(&rig).await.unwrap();
+    for _ in 0..5 {
+        until(async || kata.listeners() == 1).await;
+        stopped(&rig, "kata").await;
+        let failing = failing_rpcs(&rig, "kata").await;
+        assert!(!failing.iter().any(|rpc| rpc == EVENTS), "{failing:?}");
+        kata.start();
+    }
+    assert_eq!(logged.lines(&["breaks off the streams"]), [""; 0]);
+}
+
+#[tokio::test]
+async fn the_recovery_of_broken_streams_of_events_is_logged_after_forget_too() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    let kata = rig.sim("kata");
+    kata.reset(EVENTS);
+    let _events = events(&rig).await.unwrap();
+    until(async || failing_rpcs(&rig, "kata").await == [EVENTS]).await;
+    stopped(&rig, "kata").await;
+    forget(&rig, "kata").await.unwrap();
+    assert_eq!(failing_rpcs(&rig, "kata").await, [""; 0]);
+    kata.heal(EVENTS);
+    kata.start();
+    let words = ["INFO", EVENTS, "can be used again"];
+    until(async || logged.lines(&words).len() == 1).await;
 }
 
 #[tokio::test]
