@@ -25,6 +25,8 @@ impl Connection {
     pub(super) fn new(settings: Arc<Settings>) -> Connection {
         let link = Link {
             ready_until: None,
+            ready_since: None,
+            losses: 0,
             open_since: None,
             is_slow: false,
             state: State::Connecting,
@@ -111,8 +113,9 @@ impl Connection {
                 link.since = since;
                 link.transitions += 1;
             }
-            if matches!(link.state, State::Ready(_)) && changed {
-                link.ready_until = Some(Instant::now());
+            let is_ready = matches!(state, State::Ready(_));
+            if changed && (is_ready || matches!(link.state, State::Ready(_))) {
+                link.note_ready(is_ready);
             }
             link.failures += u64::from(matches!(state, State::Down(_)));
             link.open_since = match &state {
@@ -121,7 +124,7 @@ impl Connection {
                 }
                 State::Connecting | State::Down(_) => None,
             };
-            link.is_slow &= !matches!(state, State::Ready(_));
+            link.is_slow &= !is_ready;
             link.state = state;
         });
     }

@@ -1,8 +1,9 @@
 //! The states of a backend's connection.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use criswitch_config::wording::span;
 use strum::{AsRefStr, VariantNames};
 use tokio::time::Instant;
 
@@ -19,6 +20,10 @@ pub struct Link {
     pub transitions: u64,
     /// When the state last stopped being [`State::Ready`]; `None` if it has not in this run of criswitch.
     pub(crate) ready_until: Option<Instant>,
+    /// When the state last became [`State::Ready`].
+    pub(crate) ready_since: Option<Instant>,
+    /// How many times in a row the state has stopped being [`State::Ready`] within [`STABLE`].
+    pub(crate) losses: u32,
     /// Since when a connection has been open; `None` if none is open.
     pub(crate) open_since: Option<Instant>,
     /// Whether a short read has waited too long for a connection since the backend was last ready.
@@ -27,6 +32,52 @@ pub struct Link {
     pub(crate) failures: u64,
     /// Whether the backend closed its last connection before it became ready, so that the next one may end so too.
     pub(crate) closes_early: bool,
+}
+
+/// A backend that stays ready for this long is stable.
+const STABLE: Duration = Duration::from_secs(60);
+/// A backend that was not stable this many times in a row has a fault until it is stable. A restart of a runtime, and
+/// the restart after it, are no fault.
+const MOST_LOSSES: u32 = 3;
+
+impl Link {
+    /// Records that the state becomes or stops being [`State::Ready`].
+    pub(super) fn note_ready(&mut self, is_ready: bool) {
+        let now = Instant::now();
+        if is_ready {
+            self.ready_since = Some(now);
+        } else {
+            self.losses = if self.is_stable() {
+                1
+            } else {
+                self.losses.saturating_add(1)
+            };
+            self.ready_until = Some(now);
+        }
+    }
+
+    fn is_stable(&self) -> bool {
+        self.ready_since
+            .is_none_or(|since| since.elapsed() >= STABLE)
+    }
+
+    /// Why the backend has a fault although it is ready, as a sentence without its subject: it stops being ready again
+    /// and again. `None` if it is stable. So a runtime that crashes every few seconds does not look healthy in between.
+    pub(crate) fn instability(&self) -> Option<String> {
+        if self.losses < MOST_LOSSES || self.is_stable() {
+            return None;
+        }
+        let last = self
+            .ready_until
+            .map(|at| span(at.elapsed()))
+            .unwrap_or_default();
+        Some(format!(
+            "it has stopped being ready {} times, each time within {} after it became ready, the last time {last} ago; see the \
+             log of its runtime",
+            self.losses,
+            span(STABLE)
+        ))
+    }
 }
 
 /// The state of a connection. `Status`, logs and metrics show its name in lower case.

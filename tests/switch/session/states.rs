@@ -7,10 +7,13 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::calls::{send, stopped, text_of};
-use crate::faults::{hang, hung, names, runc_and_kata, state_of, until_state, wake};
+use crate::faults::{
+    backends_ready, hang, hung, names, runc_and_kata, state_of, status, until_state, wake,
+};
 use crate::logged::Logged;
-use crate::support::{PATIENCE, Rig, Sim, frame_raw};
+use crate::support::{PATIENCE, Rig, Sim, clock, frame_raw};
 use crate::switch::forget::forget;
+use crate::wait::until;
 
 const LISTS: [&str; 4] = [
     "ListPodSandbox",
@@ -40,6 +43,32 @@ async fn a_backend_that_has_not_been_listed_yet_is_connecting() {
     assert_eq!(state_of(&rig, "kata").await["state"], "connecting");
     kata.release("ListPodSandbox");
     until_state(&rig, "kata", "ready").await;
+}
+
+#[tokio::test]
+async fn a_backend_that_crashes_again_and_again_has_a_fault_until_it_stays_ready_for_a_minute() {
+    let rig = runc_and_kata().await;
+    let kata = rig.sim("kata");
+    for crashes in 1..=4 {
+        until_state(&rig, "kata", "ready").await;
+        stopped(&rig, "kata").await;
+        kata.start();
+        until_state(&rig, "kata", "ready").await;
+        let shown = status(&rig).await;
+        let fault = backends_ready(&shown);
+        let times = format!("it has stopped being ready {crashes} times");
+        assert_eq!(fault.contains(&times), crashes >= 3, "{crashes}: {fault}");
+        assert_eq!(fault.is_empty(), crashes < 3, "{crashes}: {fault}");
+        clock::later(Duration::from_secs(8)).await;
+    }
+    clock::later(Duration::from_secs(60)).await;
+    let healthy = async || backends_ready(&status(&rig).await).is_empty();
+    until(healthy).await;
+    // One more crash is the first of a new series.
+    stopped(&rig, "kata").await;
+    kata.start();
+    until_state(&rig, "kata", "ready").await;
+    assert!(healthy().await);
 }
 
 #[tokio::test]

@@ -95,6 +95,8 @@ pub(super) fn faults(
     if let Some(silent) = &said.silent {
         faults.push(silent.message().to_owned());
     } else {
+        let instability = backend.connection.link().instability();
+        faults.extend(instability.map(|cause| format!("{place}: {cause}")));
         let conditions = conditions(&said.status)?;
         for needed in NEEDED {
             let unmet = conditions.iter().find(|it| it.kind == needed && !it.status);
