@@ -52,14 +52,21 @@ async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     .await
 }
 
-/// The answer, if clients can decode it: the reply to a pull of an image has the id of the image.
+/// The answer, if clients can decode it. The reply to a pull has the id of the image or the digest of the profile, and
+/// one store answers for all stores.
 ///
 /// # Errors
 /// `Internal` if clients cannot.
 fn decodable(row: &Row, backend: &Backend, answer: Answer) -> Result<Answer, Status> {
-    if row.name == rpc::PULL_IMAGE.name && answer.code() == Code::Ok {
-        cri::PullImageResponse::decode(backend.message(&answer)?)
-            .map_err(|fault| backend.bad_reply(&format!("its reply is malformed: {fault}")))?;
+    if answer.code() == Code::Ok {
+        let message = backend.message(&answer)?;
+        let read = match row.name {
+            "PullImage" => cri::PullImageResponse::decode(message).map(drop),
+            "PullSecurityProfile" => cri::PullSecurityProfileResponse::decode(message).map(drop),
+            // The replies to removals are empty.
+            _ => <()>::decode(message),
+        };
+        read.map_err(|fault| backend.bad_reply(&format!("its reply is malformed: {fault}")))?;
     }
     Ok(answer)
 }

@@ -112,6 +112,25 @@ async fn a_profile_for_a_pod_that_does_not_exist_yet_goes_to_all_backends_with_h
     assert!(failed.message().contains("kata"), "{failed}");
 }
 
+/// The reply of one store counts for all stores.
+#[tokio::test]
+async fn a_malformed_reply_to_a_pull_into_all_stores_is_an_error_that_names_the_backend() {
+    for (rpc, name) in [(PULL, "runc"), (PULL, "kata"), (REMOVE, "kata")] {
+        let rig = runc_and_kata().await;
+        pull(&rig, "new", "").await.unwrap();
+        rig.sim(name).append_raw(rpc, b"\x0a\x7f".as_slice());
+        let failed = match rpc {
+            PULL => pull(&rig, "new", "").await.unwrap_err(),
+            _ => remove(&rig, DIGEST).await.unwrap_err(),
+        };
+        let words = [name, "its reply is malformed"];
+        assert!(
+            words.iter().all(|it| failed.message().contains(it)),
+            "{failed}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn the_error_of_the_pods_backend_passes_unchanged() {
     let rig = runc_and_kata().await;
