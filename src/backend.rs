@@ -418,8 +418,8 @@ impl Backend {
         }
     }
 
-    /// Why `request`, a short read, is not sent now: an earlier read has waited too long for a connection, or the backend
-    /// has not answered an earlier read of the same RPC in time. `None` if an answer is expected.
+    /// Why `request`, a short read, is not sent now: an earlier read has waited too long for a connection, or the
+    /// backend has not answered an earlier read of the same RPC in time. `None` if an answer is expected.
     pub(crate) fn late_read(&self, row: &Row, request: &Bytes) -> Option<Status> {
         match self.connection.slow_cause() {
             Some(cause) => Some(self.unavailable(&cause)),
@@ -438,9 +438,10 @@ impl Backend {
         }
     }
 
-    /// Keeps the status in `reply`, the reply to a call of `row` for the item `id`. Does not keep the status if an item
-    /// may have changed since [`Backend::status_changes`] returned `changes`, or if there is no memory for the status.
-    pub(crate) fn keep_status(&self, row: &Row, id: &str, reply: &Bytes, changes: u64) {
+    /// Keeps the status in `reply`, the reply to a call of `row` for the item `id`. `pod` is the pod of a container;
+    /// empty if it is unknown. Does not keep the status if an item may have changed since [`Backend::status_changes`]
+    /// returned `changes`, or if there is no memory for the status.
+    pub(crate) fn keep_status(&self, row: &Row, id: &str, pod: &str, reply: &Bytes, changes: u64) {
         if let Some((kind, state)) = row.status()
             && let Ok(status) = ItemStatus::of(reply, state)
             && let mut held = self.memory.of(User::Own, row).held()
@@ -448,7 +449,7 @@ impl Backend {
         {
             let message = held.with(status.message);
             let status = ItemStatus { message, ..status };
-            self.statuses.lock().keep(kind, id, status, changes);
+            self.statuses.lock().keep(kind, id, pod, status, changes);
         }
     }
 

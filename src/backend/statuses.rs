@@ -4,7 +4,7 @@
 //! A status is dropped when the item may have changed: when the backend has answered a client's call that changes the
 //! item, at an event, or when a list shows a different state.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use lru::LruCache;
@@ -16,14 +16,26 @@ use criswitch_cri::rpc::{Kind, List};
 /// The most memory of one status beyond its bytes: its id, the entry, and the counter of its memory.
 const PER_STATUS: usize = 512;
 
-/// The most statuses. An event of a pod looks at each of them.
+/// The most statuses. A list looks at each of them.
 const MOST: usize = 4096;
+
+/// The kind and the id of an item.
+type ItemKey = (Kind, String);
+
+/// A status, and the pod in whose entry of [`Statuses::by_pod`] it is.
+#[derive(Debug)]
+struct KeptStatus {
+    status: ItemStatus,
+    pod: String,
+}
 
 /// The last statuses of a backend's items.
 #[derive(Debug)]
 pub(crate) struct Statuses {
     /// The statuses, the longest unused first.
-    kept: LruCache<(Kind, String), ItemStatus>,
+    kept: LruCache<ItemKey, KeptStatus>,
+    /// The statuses of each pod and its containers. A container whose pod is unknown is under the empty id.
+    by_pod: HashMap<String, HashSet<ItemKey>>,
     /// The memory of all kept statuses, in bytes.
     size: usize,
     /// The most memory of all kept statuses.
@@ -62,6 +74,7 @@ impl Statuses {
     pub(crate) fn new(limit: usize) -> Statuses {
         Statuses {
             kept: LruCache::unbounded(),
+            by_pod: HashMap::new(),
             size: 0,
             limit,
             changes: 0,
@@ -74,25 +87,56 @@ impl Statuses {
     }
 
     /// Keeps the status of an item, unless an item may have changed since the call was sent. `changes` is the value of
-    /// [`Statuses::changes`] at that time. If there is no room, drops the statuses that were unused for longest.
-    pub(crate) fn keep(&mut self, kind: Kind, id: &str, status: ItemStatus, changes: u64) {
+    /// [`Statuses::changes`] at that time. `pod` is the pod of a container; empty if it is unknown. If there is no
+    /// room, drops the statuses that were unused for longest.
+    pub(crate) fn keep(
+        &mut self,
+        kind: Kind,
+        id: &str,
+        pod: &str,
+        status: ItemStatus,
+        changes: u64,
+    ) {
         let size = size(&status);
         if self.changes != changes || size > self.limit {
             return;
         }
+        let (key, pod) = match kind {
+            Kind::Pod => ((kind, id.to_owned()), id.to_owned()),
+            Kind::Container => ((kind, id.to_owned()), pod.to_owned()),
+        };
+        self.drop_status(&key);
         self.size += size;
-        let last = self.kept.put((kind, id.to_owned()), status);
-        self.size -= last.as_ref().map_or(0, self::size);
+        self.by_pod
+            .entry(pod.clone())
+            .or_default()
+            .insert(key.clone());
+        self.kept.put(key, KeptStatus { status, pod });
         while (self.size > self.limit || self.kept.len() > MOST)
-            && let Some((_, unused)) = self.kept.pop_lru()
+            && let Some((unused, _)) = self.kept.peek_lru()
         {
-            self.size -= self::size(&unused);
+            let unused = unused.clone();
+            self.drop_status(&unused);
+        }
+    }
+
+    fn drop_status(&mut self, key: &ItemKey) {
+        let Some(KeptStatus { status, pod }) = self.kept.pop(key) else {
+            return;
+        };
+        self.size -= size(&status);
+        if let Some(of_pod) = self.by_pod.get_mut(&pod) {
+            of_pod.remove(key);
+            if of_pod.is_empty() {
+                self.by_pod.remove(&pod);
+            }
         }
     }
 
     /// The last status of an item.
     pub(crate) fn get(&mut self, kind: Kind, id: &str) -> Option<ItemStatus> {
-        self.kept.get(&(kind, id.to_owned())).cloned()
+        let kept = self.kept.get(&(kind, id.to_owned()))?;
+        Some(kept.status.clone())
     }
 
     /// The kept statuses of this kind with their ids, the longest unused first.
@@ -100,25 +144,25 @@ impl Statuses {
         self.kept
             .iter()
             .rev()
-            .filter_map(move |((of, id), status)| (*of == kind).then_some((id.as_str(), status)))
+            .filter(move |((of, _), _)| *of == kind)
+            .map(|((_, id), kept)| (id.as_str(), &kept.status))
     }
 
     /// Drops the statuses of items that may have changed.
     pub(crate) fn changed<'a>(&mut self, items: impl IntoIterator<Item = (Kind, &'a str)>) {
         self.changes += 1;
         for (kind, id) in items {
-            let dropped = self.kept.pop(&(kind, id.to_owned()));
-            self.size -= dropped.as_ref().map_or(0, size);
+            self.drop_status(&(kind, id.to_owned()));
         }
     }
 
-    /// Drops the status of a pod that may have changed, and the statuses of its containers. `is_in_pod` says whether a
-    /// container is in the pod.
-    pub(crate) fn pod_changed(&mut self, pod: &str, is_in_pod: impl Fn(&str) -> bool) {
-        self.drop_kept(|kind, id, _| match kind {
-            Kind::Pod => id == pod,
-            Kind::Container => is_in_pod(id),
-        });
+    /// Drops the status of a pod that may have changed, the statuses of its containers, and those of the containers
+    /// that may be in it. Looks at no other status: a backend may send many events.
+    pub(crate) fn pod_changed(&mut self, pod: &str) {
+        for pod in [pod, ""] {
+            let dropped = self.by_pod.remove(pod).unwrap_or_default();
+            dropped.iter().for_each(|key| self.drop_status(key));
+        }
         self.changes += 1;
     }
 
@@ -140,29 +184,23 @@ impl Statuses {
                 Some((id, protobuf::varint(item, &[state]).ok()?))
             })
             .collect();
-        let dropped =
-            self.drop_kept(|of, id, status| of == kind && states.get(id) != Some(&status.state));
-        self.changes += u64::from(dropped);
-    }
-
-    /// Drops the kept statuses for which `is_outdated` holds. Returns whether there were any.
-    fn drop_kept(&mut self, is_outdated: impl Fn(Kind, &str, &ItemStatus) -> bool) -> bool {
         let outdated: Vec<_> = self
             .kept
             .iter()
-            .filter(|((kind, id), status)| is_outdated(*kind, id, status))
+            .filter(|((of, id), kept)| {
+                *of == kind && states.get(id.as_str()) != Some(&kept.status.state)
+            })
             .map(|(key, _)| key.clone())
             .collect();
-        for key in &outdated {
-            self.size -= self.kept.pop(key).as_ref().map_or(0, size);
-        }
-        !outdated.is_empty()
+        outdated.iter().for_each(|key| self.drop_status(key));
+        self.changes += u64::from(!outdated.is_empty());
     }
 
     /// Drops all statuses.
     pub(crate) fn clear(&mut self) {
         self.changes += 1;
         self.kept.clear();
+        self.by_pod.clear();
         self.size = 0;
     }
 }
@@ -183,7 +221,7 @@ mod tests {
     fn statuses(limit: usize, ids: &[&str]) -> Statuses {
         let mut statuses = Statuses::new(limit);
         for id in ids {
-            statuses.keep(Kind::Container, id, status(1, 10), 0);
+            statuses.keep(Kind::Container, id, "", status(1, 10), 0);
         }
         statuses
     }
@@ -208,13 +246,13 @@ mod tests {
     fn the_status_that_was_unused_for_longest_goes_first() {
         let mut statuses = statuses(2 * (10 + PER_STATUS), &["a", "b"]);
         assert!(has(&mut statuses, "a"));
-        statuses.keep(Kind::Container, "c", status(1, 10), 0);
+        statuses.keep(Kind::Container, "c", "", status(1, 10), 0);
         assert!(has(&mut statuses, "a") && has(&mut statuses, "c"));
         assert!(!has(&mut statuses, "b"));
-        statuses.keep(Kind::Container, "d", status(1, 3 * PER_STATUS), 0);
+        statuses.keep(Kind::Container, "d", "", status(1, 3 * PER_STATUS), 0);
         assert!(!has(&mut statuses, "d"), "it has no room");
         assert!(has(&mut statuses, "a"), "it takes no room from others");
-        statuses.keep(Kind::Container, "a", status(1, 10), 0);
+        statuses.keep(Kind::Container, "a", "", status(1, 10), 0);
         assert_eq!(statuses.size, 2 * (10 + PER_STATUS));
     }
 
@@ -222,7 +260,7 @@ mod tests {
     fn the_number_of_statuses_is_limited() {
         let mut statuses = statuses(usize::MAX, &["first", "second"]);
         for number in 1..MOST {
-            statuses.keep(Kind::Container, &number.to_string(), status(1, 0), 0);
+            statuses.keep(Kind::Container, &number.to_string(), "", status(1, 0), 0);
         }
         assert!(!has(&mut statuses, "first") && has(&mut statuses, "second"));
     }
@@ -233,7 +271,7 @@ mod tests {
         let sent = statuses.changes();
         statuses.changed([(Kind::Container, "a")]);
         assert!(!has(&mut statuses, "a") && has(&mut statuses, "b"));
-        statuses.keep(Kind::Container, "a", status(1, 10), sent);
+        statuses.keep(Kind::Container, "a", "", status(1, 10), sent);
         assert!(
             !has(&mut statuses, "a"),
             "the reply is older than the change"
@@ -245,10 +283,33 @@ mod tests {
     #[test]
     fn a_list_drops_the_statuses_that_it_contradicts() {
         let mut statuses = statuses(usize::MAX, &["same", "changed", "missing"]);
-        statuses.keep(Kind::Pod, "missing", status(0, 10), 0);
+        statuses.keep(Kind::Pod, "missing", "", status(0, 10), 0);
         statuses.listed(List::Containers, &list(&[("same", 1), ("changed", 2)]));
         assert!(has(&mut statuses, "same"));
         assert!(!has(&mut statuses, "changed") && !has(&mut statuses, "missing"));
         assert!(statuses.get(Kind::Pod, "missing").is_some());
+    }
+
+    #[test]
+    fn a_changed_pod_drops_the_statuses_of_its_containers_and_of_containers_without_a_known_pod() {
+        let mut statuses = statuses(usize::MAX, &["unknown"]);
+        for (id, pod) in [
+            ("a", "old"),
+            ("a", "changed"),
+            ("b", "changed"),
+            ("c", "other"),
+        ] {
+            statuses.keep(Kind::Container, id, pod, status(1, 10), 0);
+        }
+        statuses.keep(Kind::Pod, "changed", "", status(1, 10), 0);
+        statuses.pod_changed("changed");
+        for id in ["a", "b", "unknown"] {
+            assert!(!has(&mut statuses, id), "{id}");
+        }
+        assert!(has(&mut statuses, "c"));
+        assert!(statuses.get(Kind::Pod, "changed").is_none());
+        assert_eq!(statuses.size, 10 + PER_STATUS);
+        statuses.changed([(Kind::Container, "c")]);
+        assert!(statuses.by_pod.is_empty() && statuses.size == 0);
     }
 }

@@ -215,7 +215,7 @@ async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
     } = own;
     let mut messages = Messages::open_own(backend, &rpc::EVENTS).await?;
     while let Some(message) = messages.next(backend).await? {
-        // The work for an event may look at all kept statuses, and a backend may send many short events at once.
+        // A backend may send many short events at once.
         tokio::task::yield_now().await;
         // A message is a part of the buffer of the stream, which may be far larger. The event alone is held and
         // counted.

@@ -401,8 +401,10 @@ impl Restored<'_> {
     /// Restores the kept statuses that the replies of `row` show.
     fn restore_statuses(self, row: &Row, saved: Vec<SavedStatus>) {
         let changes = self.backend.status_changes();
+        let owners = self.switch.owners();
         for SavedStatus { id, message } in saved {
-            self.backend.keep_status(row, &id, &message, changes);
+            let pod = owners.containers.pod_of(&id).unwrap_or_default();
+            self.backend.keep_status(row, &id, pod, &message, changes);
         }
     }
 

@@ -139,10 +139,12 @@ pub(crate) fn keep(
     if answer.code() == Code::Ok
         && let Some((kind, id)) = item(row, &request)
         // Do not keep a status under a short id, because lists have the complete ids.
-        && switch.owners().find(kind, id) == Some(backend.id)
+        && let owners = switch.owners()
+        && owners.find(kind, id) == Some(backend.id)
         && let Ok(message) = backend.message(answer)
     {
-        backend.keep_status(row, id, &message, changes);
+        let pod = owners.containers.pod_of(id).unwrap_or_default();
+        backend.keep_status(row, id, pod, &message, changes);
     }
 }
 
@@ -185,9 +187,7 @@ pub(crate) fn drop_statuses(switch: &Switch, backend: &Backend, kind: Kind, id: 
     let owners = switch.owners();
     let mut statuses = backend.statuses.lock();
     match kind {
-        Kind::Pod => statuses.pod_changed(id, |container| {
-            owners.containers.pod_of(container) == Some(id)
-        }),
+        Kind::Pod => statuses.pod_changed(id),
         Kind::Container => {
             let pod = owners.containers.pod_of(id).map(|pod| (Kind::Pod, pod));
             statuses.changed([(kind, id)].into_iter().chain(pod));
