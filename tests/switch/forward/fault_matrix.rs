@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use criswitch_cri::codec::cri;
 use criswitch_cri::rpc::{self, Patience, ROWS, Row};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -177,6 +178,21 @@ impl Node {
         }
     }
 
+    /// Begins a call of this RPC for an item of kata, and waits until the call hangs.
+    async fn begin_for_kata(&self, row: &Row) -> JoinSet<RawReply> {
+        let mut begun = JoinSet::new();
+        if let Some(call) = ID_CALLS.iter().find(|call| call.rpc == row.name)
+            && row.patience != Patience::Short
+        {
+            let (client, (pod, container)) = ((*self.rig).raw().await, &self.kata);
+            let request = call.request(call.pick(pod, container));
+            let path = row.path();
+            begun.spawn(async move { client.call(&path, &[], request).await });
+            self.rig.sim("kata").until_held(row.name).await;
+        }
+        begun
+    }
+
     /// Sends a call for an item of this backend, or for the node. Returns the reply and how long it took.
     async fn send(&self, rpc: &str, whose: Whose) -> (RawReply, Duration) {
         let request = self.request(rpc, whose).await;
@@ -325,6 +341,10 @@ fn path_of(rpc: &str) -> String {
 async fn check(fault: Fault) {
     let node = Node::start().await;
     node.break_kata(fault).await;
+    let _hung = match fault {
+        Fault::Hangs(row) => node.begin_for_kata(row).await,
+        _ => JoinSet::new(),
+    };
     node.run_loops(IN_TIME, Some(fault)).await;
     node.send_all(IN_TIME).await;
     node.run_loops(AT_ONCE, Some(fault)).await;

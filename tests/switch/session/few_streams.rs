@@ -6,12 +6,13 @@ use bytes::Bytes;
 use criswitch::limits::places::User;
 use criswitch::limits::streams::MAX_FURTHER_CONNECTIONS;
 use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::ROWS;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Code;
 
 use crate::calls::{path, send, text_of};
-use crate::faults::{state_of, text, until_state};
+use crate::faults::{hung, state_of, text, until_state};
 use crate::support::{RawClient, RawReply, Rig, Sim, frame};
 use crate::wait::until;
 
@@ -166,6 +167,22 @@ async fn a_backend_with_one_or_two_streams_is_probed_and_delays_no_read_for_long
         }
         assert!(begun.elapsed() < Duration::from_secs(1), "{streams}");
         few.is_probed().await;
+    }
+}
+
+/// The calls that use all other streams go on, so only the kept stream is left for the probe and the lists.
+#[tokio::test]
+async fn a_backend_with_one_or_two_streams_is_listed_again_while_calls_use_all_others() {
+    for streams in [1, 2] {
+        let few = Few::with(streams).await;
+        let most = (streams * (1 + MAX_FURTHER_CONNECTIONS as u32)) as usize - 1;
+        let _begun = few.execute(most + 5, most).await;
+        hung(&few.rig, "few").await;
+        let others = ROWS.iter().filter(|row| row.name != "ExecSync");
+        others.for_each(|row| few.few().release(row.name));
+        until_state(&few.rig, "few", "ready").await;
+        let held = ["ExecSync"].repeat(most);
+        few.few().until(|journal| journal.held == held).await;
     }
 }
 
