@@ -439,6 +439,18 @@ impl Owners {
         (pods, self.count_of(Kind::Container, backend))
     }
 
+    /// The number of pods and containers of each backend that has any. Reads each item once for all backends.
+    pub fn counts(&self) -> HashMap<BackendId, (usize, usize)> {
+        let mut counts = HashMap::<_, (usize, usize)>::new();
+        for pod in self.pods.by_id.values() {
+            counts.entry(pod.backend).or_default().0 += 1;
+        }
+        for container in self.containers.by_id.values() {
+            counts.entry(container.backend).or_default().1 += 1;
+        }
+        counts
+    }
+
     /// The number of items of this kind that `backend` owns.
     pub fn count_of(&self, kind: Kind, backend: BackendId) -> usize {
         match kind {

@@ -213,6 +213,7 @@ fn a_backend_keeps_its_pod_though_another_backend_lists_the_pod_too() {
         listed(&mut owners, backend, &pods(&[("web", 1), ("created", 1)]));
     }
     assert_eq!((owners.count(A), owners.count(B)), ((2, 0), (0, 0)));
+    assert_eq!(owners.counts(), [(A, (2, 0))].into());
     assert_eq!(Vec::from_iter(owners.shared()), [(A, B), (A, B)]);
 }
 

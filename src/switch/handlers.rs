@@ -148,6 +148,11 @@ pub(crate) fn pods_by_handler(table: &Table, owners: &Mutex<Owners>) -> BTreeMap
     let rows = table.handlers.iter();
     let mut counts: HashMap<_, _> = rows.map(|row| (row.name.as_str(), 0)).collect();
     let (mut names, mut others) = (HashMap::new(), 0);
+    // Every call needs the owners, so the names of the table are read before the owners are locked.
+    for row in &table.handlers {
+        let of_backend = names.entry(row.backend);
+        of_backend.or_insert_with(|| table.names_of(row.backend));
+    }
     for (backend, pod) in owners.lock().pods.all() {
         let names = names
             .entry(backend)

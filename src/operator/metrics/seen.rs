@@ -57,12 +57,12 @@ pub(super) struct SeenBackend {
 
 impl Seen<'_> {
     pub(super) fn now(switch: &Switch) -> Seen<'_> {
-        let live = switch.live();
+        let (live, counts) = (switch.live(), switch.owners().counts());
         let mut backends: Vec<_> = live
             .backends
             .iter()
             .map(|backend| {
-                let (pods, containers) = switch.owners().count(backend.id);
+                let (pods, containers) = counts.get(&backend.id).copied().unwrap_or_default();
                 SeenBackend {
                     id: backend.id,
                     name: backend.name(),
