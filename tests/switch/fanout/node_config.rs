@@ -443,7 +443,7 @@ async fn the_last_report_of_the_default_backend_replaces_one_without_a_file_syst
     let request = cri::ImageFsInfoRequest {};
     reports_disk(rig.sim("runc"), false);
     let failed = rig.images().image_fs_info(request).await.unwrap_err();
-    for word in ["runc", "no file system of images"] {
+    for word in ["runc", "no image filesystem"] {
         assert!(failed.message().contains(word), "{failed}");
     }
     reports_disk(rig.sim("runc"), true);
@@ -457,7 +457,7 @@ async fn the_last_report_of_the_default_backend_replaces_one_without_a_file_syst
     }
     let failed = rig.images().image_fs_info(request).await.unwrap_err();
     assert!(
-        failed.message().contains("no file system of images"),
+        failed.message().contains("no image filesystem"),
         "{failed}"
     );
 }
