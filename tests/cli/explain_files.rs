@@ -259,7 +259,9 @@ async fn the_kubelet_decides_before_the_runtime() {
         ("[kernel.msg*, net.core.rmem_max]", false),
         ("[]", false),
     ] {
-        let config = format!("kind: KubeletConfiguration\nallowedUnsafeSysctls: {allowed}\n");
+        let config = format!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nallowedUnsafeSysctls: {allowed}\n"
+        );
         node.file("root/var/lib/kubelet/config.yaml", &config);
         let pod = node.pod(&sysctl("net.core.somaxconn", "")).await;
         assert_eq!(of(&pod, "runc")["fits"], fits, "{allowed}");

@@ -93,8 +93,10 @@ fn a_kubelet_that_calls_another_runtime_is_reported_with_the_place_of_the_settin
 
         configuration is valid; 1 problem on this node
     "#]]);
-    let machine =
-        Machine::good().with("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration");
+    let machine = Machine::good().with(
+        "/var/lib/kubelet/config.yaml",
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration",
+    );
     machine.lacks(TABLE, expect![[r#"
         /var/lib/kubelet/config.yaml: the kubelet uses its default runtime endpoint unix:///run/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
@@ -197,7 +199,9 @@ fn a_configuration_at_a_different_path_and_its_drop_ins_are_read() {
         )
         .with(
             "/etc/kubernetes/kubelet.conf.d/20-y.conf",
-            "containerRuntimeEndpoint: /run/criswitch/criswitch.sock",
+            &KUBELET
+                .replace("unix:///", "/")
+                .replace("cgroupDriver: systemd\n", ""),
         )
         .with(
             "/etc/kubernetes/kubelet.conf.d/30-z.bak",

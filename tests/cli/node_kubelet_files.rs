@@ -6,6 +6,8 @@ use crate::machine::{KUBELET, Machine, TABLE};
 
 const CONFIG: &str = "/var/lib/kubelet/config.yaml";
 const DROP_INS: &str = "/etc/kubelet.d";
+/// The type of each file of the kubelet.
+const TYPE: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 const DEFAULT: &str = "the kubelet uses its default runtime endpoint";
 
 /// A machine whose kubelet has the configuration [`KUBELET`], a directory of drop-ins, and these flags.
@@ -16,6 +18,7 @@ fn kubelet(flags: &str) -> Machine {
     Machine::bare()
         .with("/etc/systemd/system/kubelet.service", &line)
         .with(CONFIG, KUBELET)
+        .with(&format!("{DROP_INS}/README"), "")
 }
 
 /// Checks the problem that the output shows. An empty text means that the output must show no problem.
@@ -32,7 +35,7 @@ fn an_empty_value_replaces_the_values_before_it() {
     says(&kubelet(""), "");
     says(&kubelet("--container-runtime-endpoint="), DEFAULT);
     for value in ["''", "null", ""] {
-        let line = format!("containerRuntimeEndpoint: {value}\n");
+        let line = format!("{TYPE}containerRuntimeEndpoint: {value}\n");
         says(&kubelet("").with("/etc/kubelet.d/20.conf", &line), DEFAULT);
     }
 }
@@ -59,9 +62,52 @@ fn a_file_of_another_type_is_a_problem() {
 }
 
 #[test]
+fn a_file_without_a_type_is_a_problem() {
+    let (key, line) = ("apiVersion", "apiVersion: kubelet.config.k8s.io/v1beta1\n");
+    let problem = format!(
+        "{CONFIG}: the kubelet does not start with this file: its {key} is missing; try {line}"
+    );
+    says(
+        &kubelet("").with(CONFIG, &KUBELET.replace(line, "")),
+        &problem,
+    );
+    for text in ["", "# empty\n", "cgroupDriver: systemd\n"] {
+        says(
+            &kubelet("").with("/etc/kubelet.d/20.conf", text),
+            "/etc/kubelet.d/20.conf: the kubelet does not start with this file: its apiVersion is missing, its kind is missing; try apiVersion: kubelet.config.k8s.io/v1beta1 and kind: KubeletConfiguration\n",
+        );
+    }
+}
+
+#[test]
+fn the_kubelet_reads_a_link_with_the_name_of_a_drop_in_as_a_file() {
+    let link = |target: &str| {
+        let machine = kubelet("").with("/opt/drop-ins/README", "");
+        symlink(target, machine.at("/etc/kubelet.d/20.conf")).unwrap();
+        machine
+    };
+    let problem = "/etc/kubelet.d/20.conf: cannot be read: ";
+    says(&link("/opt/drop-ins"), problem);
+    let problem = "/etc/kubelet.d/20.conf: unknown: the kubelet's configuration is this file, which does not exist";
+    says(&link("/opt/absent"), problem);
+    // A directory of this name is a directory like any other.
+    let other = format!("{TYPE}containerRuntimeEndpoint: unix:///run/crio.sock\n");
+    let machine = kubelet("").with("/etc/kubelet.d/20.conf/30.conf", &other);
+    says(&machine, "endpoint is unix:///run/crio.sock, not criswitch");
+}
+
+#[test]
+fn a_missing_directory_of_drop_ins_is_unknown() {
+    let problem = "/etc/kubelet.d: unknown: the kubelet's drop-ins are in this directory, which does not exist";
+    says(&kubelet("").without(DROP_INS), problem);
+}
+
+#[test]
 fn the_kubelet_follows_links_to_drop_ins_and_no_links_to_directories() {
-    let other = "containerRuntimeEndpoint: unix:///run/crio.sock\n";
-    let machine = kubelet("").with("/opt/drop-ins/20.conf", other);
+    let other = &format!("{TYPE}containerRuntimeEndpoint: unix:///run/crio.sock\n");
+    let machine = kubelet("")
+        .with("/opt/drop-ins/20.conf", other)
+        .without(DROP_INS);
     symlink("/opt/drop-ins", machine.at(DROP_INS)).unwrap();
     says(&machine, "");
     let machine = kubelet("").with("/opt/drop-ins/20.conf", other);

@@ -66,6 +66,7 @@ KUBELET_ARGS=\"--config=/etc/kubernetes/kubelet-config.yaml \\
  \"
 KUBELET_CLOUDPROVIDER=\"\"
 >>> /etc/kubernetes/kubelet-config.yaml
+apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupDriver: systemd
 ",
@@ -97,7 +98,7 @@ Environment=\"KUBELET_CONTAINERD_FLAGS=--runtime-request-timeout=15m --container
 KUBELET_FLAGS=--cgroup-driver=systemd --config=/etc/default/kubeletconfig.json
 KUBELET_NODE_LABELS=agentpool=np1,note=x
 >>> /etc/default/kubeletconfig.json
-{{\"kind\":\"KubeletConfiguration\",\"containerRuntimeEndpoint\":\"{CRISWITCH}\"}}
+{{\"kind\":\"KubeletConfiguration\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\",\"containerRuntimeEndpoint\":\"{CRISWITCH}\"}}
 "), expect![[r#"
     kubelet not running kubelet.service
     runtime unix:///run/containerd/containerd.sock /etc/systemd/system/kubelet.service.d/10-containerd.conf
@@ -120,6 +121,7 @@ EnvironmentFile=-/etc/default/kubelet
 ExecStart=
 ExecStart=/usr/bin/kubelet $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
 >>> /var/lib/kubelet/config.yaml
+apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 ";
@@ -188,9 +190,9 @@ ExecStart=/usr/bin/kubelet \\
     --container-runtime-endpoint unix:///run/criswitch/criswitch.sock \\
     $NODEADM_KUBELET_ARGS
 >>> /etc/kubernetes/kubelet/config.json
-{\"kind\":\"KubeletConfiguration\",\"cgroupDriver\":\"systemd\"}
+{\"kind\":\"KubeletConfiguration\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\",\"cgroupDriver\":\"systemd\"}
 >>> /etc/kubernetes/kubelet/config.json.d/40-nodeadm.conf
-{\"imageServiceEndpoint\":\"unix:///run/containerd/containerd.sock\"}
+{\"kind\":\"KubeletConfiguration\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\",\"imageServiceEndpoint\":\"unix:///run/containerd/containerd.sock\"}
 ";
     let environment = ">>> /etc/eks/kubelet/environment
 NODEADM_KUBELET_ARGS='--config-dir=/etc/kubernetes/kubelet/config.json.d --node-labels=\"role=a\"'
@@ -345,6 +347,8 @@ fn a_kubelet_in_hyperkube_or_a_container_of_the_operating_system_is_found() {
 >>> /proc/1003/cmdline
 /usr/local/bin/kubelet\0--config=/etc/kubernetes/kubelet.yaml\0
 >>> /proc/1003/root/etc/kubernetes/kubelet.yaml
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
 containerRuntimeEndpoint: {CRISWITCH}
 "
         ),
@@ -367,6 +371,8 @@ fn k0s_starts_a_kubelet_with_flags() {
 >>> /proc/1001/cmdline
 /var/lib/k0s/bin/kubelet\0--config=/run/k0s/kubelet.yaml\0--container-runtime-endpoint=unix:///run/k0s/containerd.sock\0
 >>> /run/k0s/kubelet.yaml
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
 cgroupDriver: systemd
 ";
     shows(
@@ -423,6 +429,8 @@ ExecStart=/usr/local/bin/k3s \\
 \t'--kubelet-arg=cgroup-driver=systemd' \\
 
 >>> /etc/rancher/k3s/kubelet.yaml
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
 containerRuntimeEndpoint: unix:///run/crio/crio.sock
 >>> /etc/rancher/k3s/config.yaml
 kubelet-arg:
@@ -521,7 +529,7 @@ fn the_kubelet_reads_the_first_document_and_no_key_twice() {
         runtime - -
         images - -
         cgroups - -
-        /var/lib/kubelet/config.yaml: cannot be read: line 3: the key "containerRuntimeEndpoint" occurs twice; try removing one of the two
+        /var/lib/kubelet/config.yaml: cannot be read: line 4: the key "containerRuntimeEndpoint" occurs twice; try removing one of the two
         configuration is valid; 1 problem on this node
     "#]],
     );

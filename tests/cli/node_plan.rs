@@ -345,7 +345,7 @@ async fn a_drop_in_of_somebody_else_is_not_replaced() {
         .with(UNIT, &format!("[Service]\nExecStart={command}\n"))
         .with(
             "/etc/kubelet.d/90-criswitch.conf",
-            "kind: KubeletConfiguration\ncgroupDriver: systemd\nmaxPods: 5\n",
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: systemd\nmaxPods: 5\n",
         );
     finds(&machine, UNKNOWN, expect![[r#"
         refused existing-file: /etc/kubelet.d/90-criswitch.conf: the file exists, differs, and would be replaced; try moving it

@@ -41,7 +41,8 @@ const CONTAINERD: &str = "unix:///run/containerd/containerd.sock";
 #[test]
 fn kubeadm_with_the_flag() {
     let files = format!(
-        "{KUBEADM}>>> /var/lib/kubelet/config.yaml\nkind: KubeletConfiguration
+        "{KUBEADM}>>> /var/lib/kubelet/config.yaml\napiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
 >>> /var/lib/kubelet/kubeadm-flags.env
 KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint={CONTAINERD} --pod-infra-container-image=registry.k8s.io/pause:3.10\""
     );
@@ -86,7 +87,7 @@ KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint={CONTAINERD} --pod-infra-con
 fn kubeadm_with_the_configuration_and_its_file_for_upgrades() {
     let key = format!("containerRuntimeEndpoint: {CONTAINERD}");
     let files = format!(
-        "{KUBEADM}>>> /var/lib/kubelet/config.yaml\nkind: KubeletConfiguration\n{key}
+        "{KUBEADM}>>> /var/lib/kubelet/config.yaml\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{key}
 >>> /var/lib/kubelet/instance-config.yaml\n{key}\n"
     );
     shows(
@@ -99,8 +100,9 @@ fn kubeadm_with_the_configuration_and_its_file_for_upgrades() {
         would change: 4 steps
     "#]],
     );
-    let without =
-        format!("{KUBEADM}>>> /var/lib/kubelet/config.yaml\nkind: KubeletConfiguration\n");
+    let without = format!(
+        "{KUBEADM}>>> /var/lib/kubelet/config.yaml\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+    );
     shows(
         &without,
         2,
@@ -123,7 +125,7 @@ ExecStart=/usr/local/bin/kubelet $KUBELET_FLAGS --container-runtime-endpoint={CO
 >>> /etc/default/kubelet
 KUBELET_FLAGS=--config=/etc/default/kubeletconfig.json
 >>> /etc/default/kubeletconfig.json
-{{}}"
+{{\"kind\":\"KubeletConfiguration\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\"}}"
     );
     shows(
         &files,
@@ -174,7 +176,8 @@ const WITH_DIRECTORY: &str = "
 [Service]
 ExecStart=/usr/bin/kubelet --config /etc/kubelet/config.json --config-dir=/etc/kubelet/config.json.d
 >>> /etc/kubelet/config.json
-{\"kind\":\"KubeletConfiguration\",\"containerRuntimeEndpoint\":\"unix:///run/containerd/containerd.sock\"}
+{\"kind\":\"KubeletConfiguration\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\",\"containerRuntimeEndpoint\":\"unix:///run/containerd/containerd.sock\"}
+>>> /etc/kubelet/config.json.d/README
 ";
 
 #[test]
@@ -189,7 +192,7 @@ fn a_directory_of_drop_ins() {
     "#]],
     );
     let later = format!(
-        "{WITH_DIRECTORY}>>> /etc/kubelet/config.json.d/95-other.conf\ncontainerRuntimeEndpoint: {CONTAINERD}"
+        "{WITH_DIRECTORY}>>> /etc/kubelet/config.json.d/95-other.conf\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: {CONTAINERD}"
     );
     shows(
         &later,
@@ -200,7 +203,7 @@ fn a_directory_of_drop_ins() {
     "#]],
     );
     let done = format!(
-        "{WITH_DIRECTORY}>>> /etc/kubelet/config.json.d/95-other.conf\ncontainerRuntimeEndpoint: /run/criswitch/criswitch.sock"
+        "{WITH_DIRECTORY}>>> /etc/kubelet/config.json.d/95-other.conf\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: /run/criswitch/criswitch.sock"
     );
     shows(
         &done,
@@ -294,7 +297,7 @@ fn an_unknown_layout_is_rejected() {
         "#]],
     );
     shows(
-        "\n>>> /var/lib/kubelet/config.yaml\nkind: KubeletConfiguration\n",
+        "\n>>> /var/lib/kubelet/config.yaml\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n",
         1,
         expect![[r#"
             unknown layout: kubelet: looked at the processes, kubelet.service, snap.microk8s.daemon-kubelite.service, snap.kubelet.daemon.service, k3s.service, k3s-agent.service, rke2-server.service, rke2-agent.service, k0sworker.service, k0scontroller.service, /etc/rancher, /var/lib/kubelet/config.yaml and /var/lib/kubelet/kubeadm-flags.env: none says how the kubelet starts; shown is what holds if the unit of kubeadm's packages starts it

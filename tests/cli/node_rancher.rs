@@ -9,7 +9,9 @@ const K3S: &str = "/var/lib/rancher/k3s/agent/etc";
 const RKE2: &str = "/var/lib/rancher/rke2/agent/etc";
 
 fn drop_in(socket: &str) -> String {
-    format!("kind: KubeletConfiguration\ncontainerRuntimeEndpoint: {socket}\n")
+    format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: {socket}\n"
+    )
 }
 
 /// A machine with the backends' sockets, and without the kubelet's own files.

@@ -15,6 +15,8 @@ const KUBELET: &str = "
 EnvironmentFile=-/etc/default/kubelet
 ExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml $KUBELET_EXTRA_ARGS
 >>> /var/lib/kubelet/config.yaml
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
 containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 ";
 const CRIO: &str =
@@ -136,7 +138,7 @@ fn links_of_a_mounted_image_lead_to_files_of_the_image() {
     let config = machine(KUBELET).without("/var/lib/kubelet/config.yaml");
     let config = config.with(
         "/etc/kubelet.yaml",
-        "containerRuntimeEndpoint: unix:///run/crio.sock\n",
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/crio.sock\n",
     );
     symlink(
         "/etc/kubelet.yaml",
@@ -199,7 +201,7 @@ fn an_empty_configuration_of_crictl_is_a_problem() {
 
 #[test]
 fn a_script_of_another_service_manager_is_unknown() {
-    let config = ">>> /var/lib/kubelet/config.yaml\ncontainerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
+    let config = ">>> /var/lib/kubelet/config.yaml\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
     says(&machine(config), "none says how the kubelet starts");
     let k3s = ">>> /etc/rancher/k3s/config.yaml\ncontainer-runtime-endpoint: unix:///run/criswitch/criswitch.sock\n";
     says(&machine(k3s), "");
@@ -261,6 +263,8 @@ fn a_doubled_percent_sign_begins_no_specifier() {
 [Service]
 ExecStart=/usr/bin/kubelet --config=%S/%p/%%p.yaml
 >>> /var/lib/kubelet/%p.yaml
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
 containerRuntimeEndpoint: unix:///run/crio.sock
 ";
     says(&machine(file), CRIO);

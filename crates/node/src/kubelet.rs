@@ -9,7 +9,7 @@ use criswitch_client::program::within;
 use criswitch_config::address::Address;
 
 use super::finding::{Finding, report};
-use super::kubelet_files::{KUBEADM_CONFIG, KUBELET_DROP_IN, file_settings, files_of};
+use super::kubelet_files::{KUBELET_DROP_IN, file_settings, files_of, kubeadm_settings};
 use super::rancher::Rancher;
 use super::root::Root;
 use super::settings::{Setting, judge, last};
@@ -154,7 +154,7 @@ impl Kubelet {
 
     /// Checks that the next kubeadm upgrade keeps the endpoint.
     pub(super) fn judge_kubeadm(root: &Root<'_>, switch: &str, findings: &mut Vec<Finding>) {
-        let kept = file_settings(vec![PathBuf::from(KUBEADM_CONFIG)], root, findings);
+        let kept = kubeadm_settings(root, findings);
         let runtime = last(&kept, &RUNTIME);
         let hint = format!("{RUNTIME_KEY}{switch}");
         let name = "the endpoint that kubeadm sets at its next upgrade";

@@ -8,7 +8,7 @@ use criswitch_platform::paths::in_run;
 
 use super::finding::{Finding, report};
 use super::kubelet::{Kubelet, RUNTIME, RUNTIME_KEY};
-use super::kubelet_files::{KUBEADM_CONFIG, KUBEADM_FILES, KUBELET_DROP_IN, file_settings};
+use super::kubelet_files::{KUBEADM_CONFIG, KUBEADM_FILES, KUBELET_DROP_IN, kubeadm_settings};
 use super::root::{PlannedTexts, Root};
 use super::settings::{Setting, last, same};
 use super::start::Flags;
@@ -213,7 +213,7 @@ impl Layout {
     /// Changes the endpoint that kubeadm sets at its next upgrade, if kubeadm stores an endpoint.
     fn change_kubeadm(&mut self, root: &Root<'_>, switch: &str, findings: &mut Vec<Finding>) {
         let path = PathBuf::from(KUBEADM_CONFIG);
-        let kept = file_settings(vec![path.clone()], root, findings);
+        let kept = kubeadm_settings(root, findings);
         if last(&kept, &RUNTIME).is_some_and(|kept| !same(&kept.value, switch)) {
             self.change(&EndpointPlace::Key(path), root, switch, findings);
         }

@@ -181,17 +181,23 @@ impl Root<'_> {
     }
 
     /// The drop-ins of the kubelet in a directory and its subdirectories, in the order of their names. The kubelet does
-    /// not follow links to directories.
+    /// not follow links to directories: it reads each link with the name of a drop-in as a file.
     pub(super) fn kubelet_drop_ins(&self, folder: &Path) -> Vec<PathBuf> {
-        let mut files = Vec::new();
-        if self.place(folder).is_symlink() && !folder.as_os_str().as_encoded_bytes().ends_with(b"/")
-        {
-            return files;
+        let is_drop_in = |path: &Path| path.extension() == Some("conf".as_ref());
+        let is_link = |path: &Path| {
+            self.place(path).is_symlink() && !path.as_os_str().as_encoded_bytes().ends_with(b"/")
+        };
+        if is_link(folder) {
+            return Some(folder.to_owned())
+                .filter(|it| is_drop_in(it))
+                .into_iter()
+                .collect();
         }
+        let mut files = Vec::new();
         for path in self.paths_in(folder) {
-            if self.real(&path).is_dir() {
+            if is_link(&path) || self.real(&path).is_dir() {
                 files.extend(self.kubelet_drop_ins(&path));
-            } else if path.extension() == Some("conf".as_ref()) {
+            } else if is_drop_in(&path) {
                 files.push(path);
             }
         }
