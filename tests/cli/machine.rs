@@ -67,8 +67,15 @@ impl Machine {
         path
     }
 
+    /// Writes a file. A process that gets a command line also gets a start, after all files were written.
     pub(crate) fn with(self, path: &str, text: &str) -> Machine {
         fs::write(self.at(path), text).unwrap();
+        let process = path.strip_suffix("/cmdline");
+        if let Some(process) = process.filter(|it| it.starts_with("/proc/")) {
+            let stat = format!("1 (program) S {}0", "0 ".repeat(19));
+            fs::write(self.at(&format!("{process}/stat")), stat).unwrap();
+            fs::write(self.at("/proc/stat"), "btime 4000000000\n").unwrap();
+        }
         self
     }
 

@@ -123,16 +123,31 @@ fn the_kubelet_follows_links_to_drop_ins_and_no_links_to_directories() {
 
 #[test]
 fn a_file_that_is_newer_than_the_kubelet_is_not_in_effect_yet() {
-    let stat = format!("812 (kubelet) S {}0", "0 ".repeat(19));
-    let since = |boot: &str| {
-        Machine::good()
-            .with("/proc/812/stat", &stat)
-            .with("/proc/stat", &format!("btime {boot}\n"))
-    };
+    let since = |boot: &str| Machine::good().with("/proc/stat", &format!("btime {boot}\n"));
     says(&since("4000000000"), "");
     let problem =
         "/var/lib/kubelet/config.yaml: unknown: the file is newer than the kubelet's process";
     says(&since("1000"), problem);
+}
+
+#[test]
+fn a_kubelet_whose_start_cannot_be_read_may_not_use_its_files() {
+    for file in ["/proc/812/stat", "/proc/stat"] {
+        let problem = "process 812: unknown: the start of the kubelet's process cannot be read";
+        says(&Machine::good().without(file), problem);
+    }
+}
+
+#[test]
+fn the_files_of_a_kubelet_in_a_container_are_those_of_the_container() {
+    let machine = Machine::good()
+        .with("/proc/812/root/var/lib/kubelet/config.yaml", KUBELET)
+        .without("/var/lib/kubelet")
+        .with("/proc/stat", "btime 1000\n");
+    says(
+        &machine,
+        "/var/lib/kubelet/config.yaml: unknown: the file is newer",
+    );
 }
 
 #[test]
@@ -142,10 +157,6 @@ fn a_file_that_k3s_writes_at_its_start_is_in_effect() {
         .without("/proc/812")
         .running("900", &["/usr/local/bin/k3s server"])
         .with("/proc/900/environ", "")
-        .with(
-            "/proc/900/stat",
-            &format!("900 (k3s) S {}0", "0 ".repeat(19)),
-        )
         .with("/proc/stat", "btime 1000\n")
         .with(&format!("{folder}/00-k3s-defaults.conf"), KUBELET);
     says(&machine, "");

@@ -191,6 +191,40 @@ fn a_flag_with_one_dash_is_no_flag_of_the_kubelet() {
 }
 
 #[test]
+fn a_flag_that_needs_a_value_takes_a_word_that_looks_like_a_flag() {
+    let flag = "--container-runtime-endpoint=unix:///run/crio.sock";
+    for (before, problem) in [
+        ("--node-ip", ""),
+        ("-v", ""),
+        ("--node-ip=", CRIO),
+        ("--node-ip $NODE_IP", ""),
+        ("--node-ip ${NODE_IP}", CRIO),
+        ("--fail-swap-on", CRIO),
+        ("--v 2", CRIO),
+        ("--", ""),
+    ] {
+        let file = KUBELET.replace("$KUBELET_EXTRA_ARGS", &format!("{before} {flag}"));
+        says(&machine(&file), problem);
+    }
+}
+
+#[test]
+fn a_variable_that_systemd_passes_on_is_unknown() {
+    let unit = |line: &str| machine(&KUBELET.replace("ExecStart=", &format!("{line}\nExecStart=")));
+    let problem = "kubelet.service: unknown: PassEnvironment= gives the command the value that systemd itself has for KUBELET_EXTRA_ARGS";
+    let pass = "PassEnvironment=HTTP_PROXY KUBELET_EXTRA_ARGS";
+    says(&unit(pass), problem);
+    for more in [
+        "Environment=KUBELET_EXTRA_ARGS=--v=2",
+        "UnsetEnvironment=KUBELET_EXTRA_ARGS",
+        "PassEnvironment=",
+    ] {
+        says(&unit(&format!("{pass}\n{more}")), "");
+    }
+    says(&unit("PassEnvironment=HTTP_PROXY"), "");
+}
+
+#[test]
 fn an_empty_configuration_of_crictl_is_a_problem() {
     let file = format!("{KUBELET}>>> /etc/crictl.yaml\n");
     says(

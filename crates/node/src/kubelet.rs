@@ -42,6 +42,9 @@ pub(super) struct Kubelet {
     pub(super) rancher: Option<Rancher>,
     /// The default runtime endpoint of this kubelet, and the place where the operator should set the endpoint.
     unset: Option<Setting>,
+    /// The root directory of the kubelet's process, with the files that its flags name; `None` for a kubelet that does
+    /// not run, or whose files are those of the machine.
+    pub(super) container: Option<PathBuf>,
     /// Whether a file could not be read. Such a file may have a setting that was not found.
     partial: bool,
 }
@@ -65,12 +68,18 @@ impl Kubelet {
             .as_ref()
             .and_then(|start| start.rancher.as_ref())
             .map(|given| Rancher::read(given, root, findings));
+        let container = start
+            .as_ref()
+            .filter(|start| start.program.flags != Flags::Rancher)
+            .and_then(|start| start.container(root));
+        let own_root = container.as_deref().map_or(*root, Root::of);
         let (settings, unset) = start
             .as_ref()
-            .map(|start| settings(start, rancher.as_ref(), root, findings))
+            .map(|start| settings(start, rancher.as_ref(), &own_root, findings))
             .unzip();
         Kubelet {
             unset,
+            container,
             runs: start.as_ref().map(Start::shown),
             pid: start.as_ref().and_then(|start| start.pid),
             settings: settings.unwrap_or_default(),
@@ -206,12 +215,6 @@ fn settings(
         let unset = Setting::new("", RUNTIME_KEY, socket, &place);
         return (rancher.settings(root, findings), unset);
     }
-    // A kubelet may run in a container of the operating system, with files of its own.
-    let container = start
-        .pid
-        .map(|pid| root.at(Path::new(&format!("/proc/{pid}/root"))))
-        .filter(|container| container.is_dir());
-    let root = &container.as_deref().map_or(*root, Root::of);
     let flags = start.flags(root, findings);
     let (before, place) = if let Some(file) = last(&flags, &["config"]) {
         (RUNTIME_KEY, file.value.clone())

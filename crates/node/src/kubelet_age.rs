@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::finding::Finding;
+use super::finding::{Finding, unknown};
 use super::kubelet::Kubelet;
 use super::kubelet_files::files_of;
 use super::root::Root;
@@ -18,7 +18,8 @@ const START_FIELD: usize = 19;
 impl Kubelet {
     /// The files with the settings, and the files that the flags name.
     pub(super) fn files(&self, root: &Root<'_>) -> Vec<PathBuf> {
-        let mut paths = files_of(&self.settings, root, &mut Vec::new());
+        let own_root = self.container.as_deref().map_or(*root, Root::of);
+        let mut paths = files_of(&self.settings, &own_root, &mut Vec::new());
         paths.extend(self.settings.iter().map(|set| PathBuf::from(&set.from)));
         paths.retain(|path| path.is_absolute());
         paths
@@ -28,23 +29,33 @@ impl Kubelet {
     /// the process cannot be read.
     pub(super) fn newer_files(&self, more: Vec<PathBuf>, root: &Root<'_>) -> Option<Vec<PathBuf>> {
         let started = start_time(self.pid?, root)?;
-        let mut paths = [self.files(root), more].concat();
+        let is_newer = |path: &Path, root: &Root<'_>| {
+            let about = fs::metadata(root.real(path));
+            about
+                .and_then(|about| about.modified())
+                .is_ok_and(|time| time > started)
+        };
+        let own_root = self.container.as_deref().map_or(*root, Root::of);
+        let mut paths = self.files(root);
+        paths.retain(|path| is_newer(path, &own_root));
+        paths.extend(more.into_iter().filter(|path| is_newer(path, root)));
         paths.sort();
         paths.dedup();
         // k3s and RKE2 write these files at their start.
         let rancher = self.rancher.as_ref();
         paths.retain(|path| !rancher.is_some_and(|it| it.writes(path)));
-        paths.retain(|path| {
-            fs::metadata(root.real(path))
-                .and_then(|about| about.modified())
-                .is_ok_and(|time| time > started)
-        });
         Some(paths)
     }
 
     /// Adds a finding for the files that the running kubelet may not have read.
     pub(super) fn judge_age(&self, root: &Root<'_>, findings: &mut Vec<Finding>) {
-        let paths = self.newer_files(Vec::new(), root).unwrap_or_default();
+        let Some(paths) = self.newer_files(Vec::new(), root) else {
+            if let Some(pid) = self.pid {
+                let what = "the start of the kubelet's process cannot be read, so whether it uses its files as they are now is not known";
+                unknown(findings, format!("process {pid}"), what);
+            }
+            return;
+        };
         let what = "the file is newer than the kubelet's process, which still uses what it read at its start";
         let places = paths.iter().map(|path| path.display());
         let finding = Finding::unknown(places, what, "restarting the kubelet");

@@ -21,6 +21,25 @@ const ROOTS: [&str; 2] = ["RootDirectory", "RootImage"];
 /// The flags of the kubelet with paths of its configuration.
 const PATHS: [&str; 2] = ["config", "config-dir"];
 
+/// The flags of the kubelet that take no separate value, as `kubelet --help` of 1.31 and 1.37 lists them.
+#[rustfmt::skip]
+const SWITCHES: [&str; 33] = [
+    "alsologtostderr", "anonymous-auth", "authentication-token-webhook", "cgroups-per-qos", "contention-profiling",
+    "cpu-cfs-quota", "enable-controller-attach-detach", "enable-debugging-handlers", "enable-server",
+    "exit-on-lock-contention", "experimental-allocatable-ignore-eviction", "fail-swap-on", "help",
+    "keep-terminated-pod-volumes", "kernel-memcg-notification", "local-storage-capacity-isolation", "log-cadvisor-usage",
+    "log-json-split-stream", "log-text-split-stream", "logtostderr", "make-iptables-util-chains", "one-output",
+    "protect-kernel-defaults", "register-node", "register-schedulable", "rotate-certificates",
+    "rotate-server-certificates", "runonce", "seccomp-default", "serialize-image-pulls", "skip-headers", "version",
+    "windows-service",
+];
+/// The flags of k3s, RKE2 and k0s that this crate reads and that need a value.
+#[rustfmt::skip]
+const VALUES: [&str; 10] = [
+    "c", "config", "container-runtime-endpoint", "cri-socket", "d", "data-dir", "image-service-endpoint", "kubelet-arg",
+    "kubelet-extra-args", "node-ip",
+];
+
 /// Programs that run the rest of their command line unchanged.
 const WRAPPERS: [&str; 1] = ["kubenswrapper"];
 /// The scripts of the kubelet for service managers other than systemd.
@@ -269,6 +288,13 @@ impl Start {
         })
     }
 
+    /// The root directory of the process. A kubelet may run in a container of the operating system, with files of its
+    /// own.
+    pub(super) fn container(&self, root: &Root<'_>) -> Option<PathBuf> {
+        let container = root.at(Path::new(&format!("/proc/{}/root", self.pid?)));
+        container.is_dir().then_some(container)
+    }
+
     /// The row of the kubelet in the text output.
     pub(super) fn shown(&self) -> Setting {
         let value = match (self.pid, &self.rancher, self.from.as_str()) {
@@ -300,7 +326,7 @@ impl Start {
                     given.push(Setting::new(name, &before, path, &socket.from));
                 }
                 if let Some(more) = last(&own, &["kubelet-extra-args"]) {
-                    given.extend(flags(&words(&more.value, &more.from), kind));
+                    given.extend(flags(&words(&more.value, &more.from), Flags::Kubelet));
                 }
             }
             Flags::File(flag) => {
@@ -356,22 +382,35 @@ fn is_set(flags: &[Setting], name: &str) -> bool {
 }
 
 /// The flags of a command line, `--name=value` or `--name value`. k3s and RKE2 also accept flags with one dash. For the
-/// kubelet, a flag of one letter follows a single dash.
+/// kubelet, a flag of one letter follows a single dash. A flag that needs a value takes the next word, even if it
+/// looks like a flag, for example because a variable before it is empty.
 fn flags(words: &[Word], kind: Flags) -> Vec<Setting> {
-    let flags = words.iter().enumerate().filter_map(|(place, word)| {
+    let mut found = Vec::new();
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
         let flag = match word.text.strip_prefix("--") {
-            None if kind == Flags::Rancher => word.text.strip_prefix('-')?,
-            flag => flag?,
+            Some("") => break,
+            None if kind == Flags::Rancher || word.text == "-v" => word.text.strip_prefix('-'),
+            flag => flag,
         };
-        let next = words.get(place + 1).map_or("", |next| &next.text);
+        let Some(flag) = flag else { continue };
+        let next = rest.as_slice().first().map_or("", |next| &next.text);
         let (name, value) = flag.split_once('=').unwrap_or((flag, next));
         let before = format!("--{name}=");
-        Some(Setting::new(
-            &name.replace('_', "-"),
-            &before,
-            value,
-            &word.from,
-        ))
-    });
-    flags.collect()
+        let name = name.replace('_', "-");
+        if !flag.contains('=') && takes_next(&name, next, kind) {
+            rest.next();
+        }
+        found.push(Setting::new(&name, &before, value, &word.from));
+    }
+    found
+}
+
+/// Whether the flag takes the next word as its value. The flags of k3s, RKE2 and k0s are not all known, so an unknown
+/// flag of these programs takes no word that looks like a flag.
+fn takes_next(name: &str, next: &str, kind: Flags) -> bool {
+    match kind {
+        Flags::Kubelet | Flags::File(_) => !SWITCHES.contains(&name),
+        Flags::Rancher | Flags::K0s => VALUES.contains(&name) || !next.starts_with('-'),
+    }
 }

@@ -31,11 +31,12 @@ const MANAGER: &str = "system.conf";
 const SPECIFIERS: [(char, &str); 4] = [('t', "/run"), ('S', "/var/lib"), ('E', "/etc"), ('%', "%")];
 
 /// The keys that this file and its callers read.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "Environment",
     "EnvironmentFile",
     "ExecStart",
     "ListenStream",
+    "PassEnvironment",
     "RootDirectory",
     "RootImage",
     "Type",
@@ -216,6 +217,23 @@ impl Unit {
             self.report_unreadable(findings, path.display());
         }
         let variables = self.variables(root, findings);
+        for name in self.passed(&variables) {
+            let names = [format!("${name}"), format!("${{{name}}}")];
+            let (plain, braced) = (
+                |part: &str| part == names[0],
+                |part: &str| part.contains(&names[1]),
+            );
+            if line
+                .text
+                .split_whitespace()
+                .any(|part| plain(part) || braced(part))
+            {
+                let what = format!(
+                    "PassEnvironment= gives the command the value that systemd itself has for {name}, which is not known"
+                );
+                unknown(findings, &line.from, what);
+            }
+        }
         let text = line.text.trim_start_matches(['-', '@', ':', '+', '!', '|']);
         words(&self.specified(text), &line.from)
             .iter()
@@ -268,6 +286,20 @@ impl Unit {
             }
         }
         found
+    }
+
+    /// The variables that systemd passes on from its own environment. A variable that the unit sets or removes is not
+    /// among them.
+    fn passed(&self, variables: &[(String, Word)]) -> Vec<String> {
+        let names = |key| {
+            let values = self.values(key).into_iter();
+            values.flat_map(|value| words(&self.specified(&value.text), &value.from))
+        };
+        let is_unset = |name: &str| names("UnsetEnvironment").any(|unset| unset.text == name);
+        names("PassEnvironment")
+            .map(|name| name.text)
+            .filter(|name| value_of(name, variables).is_none() && !is_unset(name))
+            .collect()
     }
 
     /// Replaces the specifiers that do not depend on the machine.

@@ -60,7 +60,7 @@ pub(crate) async fn node() -> Machine {
     write("opt/kubelet.sh", &format!("set -eu\n{KUBELET}"));
     write(
         "var/lib/kubelet/config.yaml",
-        "containerRuntimeEndpoint: unix:///run/backends/runc.sock\n",
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/backends/runc.sock\n",
     );
     write(SPEC, &format!("{CONFIG}{NODE}"));
     fs::create_dir(machine.at("var/lib/kubelet/pods")).unwrap();
