@@ -444,14 +444,14 @@ fn a_link_that_leads_out_of_the_image_is_rejected() {
     let finding = outcome
         .stdout
         .lines()
-        .find(|line| line.starts_with("refused "))
+        .find(|line| line.starts_with("rejected "))
         .unwrap();
-    expect!["refused outside: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/0.1.0/criswitchd, /opt/criswitch/current, /etc/criswitch/criswitch.toml, /var/lib/criswitch/node/journal: a symbolic link points to a directory outside of the machine's root, or a file is in the way"].assert_eq(finding);
+    expect!["rejected outside: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/0.1.0/criswitchd, /opt/criswitch/current, /etc/criswitch/criswitch.toml, /var/lib/criswitch/node/journal: a symbolic link points to a directory outside of the machine's root, or a file is in the way"].assert_eq(finding);
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     let machine = image().with("/opt", "a file");
     let outcome = node(&machine, "apply", &[]);
     assert!(
-        outcome.stdout.contains("refused outside: /opt/criswitch/"),
+        outcome.stdout.contains("rejected outside: /opt/criswitch/"),
         "{}",
         outcome.stdout
     );
@@ -470,8 +470,8 @@ fn programs_read_whether_an_apply_has_changed_the_machine() {
     assert_eq!(first, (0, "wouldChange".to_owned(), Some(true)));
     assert_eq!(apply(&machine), (0, "ready".to_owned(), Some(false)));
     let packaged = image().with("/usr/bin/criswitch", "");
-    let refused = apply(&packaged);
-    assert_eq!(refused, (1, "refused".to_owned(), Some(false)));
+    let rejected = apply(&packaged);
+    assert_eq!(rejected, (1, "rejected".to_owned(), Some(false)));
 }
 
 #[test]

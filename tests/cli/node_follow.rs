@@ -122,11 +122,11 @@ fn a_plan_changes_nothing_and_is_ready_whatever_the_verdict_is() {
     let plan = [(
         "plan",
         1,
-        "unknown kubelet-version: kubelet: what\n\nrefused: 1 finding\n",
+        "unknown kubelet-version: kubelet: what\n\nrejected: 1 finding\n",
     )];
     let node = Followed::start("plan", &plan);
-    let report = "planned\nunknown kubelet-version: kubelet: what\n\nrefused: 1 finding\n";
-    let shown = "planned: unknown kubelet-version: kubelet: what; refused: 1 finding\n";
+    let report = "planned\nunknown kubelet-version: kubelet: what\n\nrejected: 1 finding\n";
+    let shown = "planned: unknown kubelet-version: kubelet: what; rejected: 1 finding\n";
     assert_eq!(node.until("planned"), (Some(0), shown.to_owned()));
     let program = node.root.path().join(NODE).join("criswitch");
     assert_eq!(
@@ -198,7 +198,7 @@ fn a_node_that_is_rejected_is_planned_again_until_it_can_be_installed() {
             (
                 "plan",
                 1,
-                "refused young-pod: default/web: the pod is younger than 10 seconds\n",
+                "rejected young-pod: default/web: the pod is younger than 10 seconds\n",
             ),
             ("plan", 0, "ready: nothing would change\n"),
             ("apply", 0, "installed\n"),
@@ -208,7 +208,7 @@ fn a_node_that_is_rejected_is_planned_again_until_it_can_be_installed() {
     assert_eq!(node.until("installed").0, Some(0));
     assert!(
         node.end()
-            .starts_with("refused\nrefused young-pod: default/web")
+            .starts_with("rejected\nrejected young-pod: default/web")
     );
 }
 
@@ -269,7 +269,7 @@ fn a_second_pod_with_another_specification_stops_the_first_one() {
         ("apply", 0, ""),
         ("status", 0, "installed\n"),
     ];
-    for (mode, state, code) in [("plan", "planned", 0), ("install", "refused", 1)] {
+    for (mode, state, code) in [("plan", "planned", 0), ("install", "rejected", 1)] {
         let node = Followed::start(mode, &ready);
         node.until(if mode == "plan" {
             "planned: ready"
@@ -278,7 +278,7 @@ fn a_second_pod_with_another_specification_stops_the_first_one() {
         });
         let copy = node.root.path().join(NODE).join("spec.toml");
         fs::write(&copy, "default_handler = 'crun'\n").unwrap();
-        let what = format!("{state}: refused: a pod of another pool or release follows this node");
+        let what = format!("{state}: rejected: a pod of another pool or release follows this node");
         assert_eq!(node.until(&what).0, Some(code));
         node.end();
     }

@@ -118,7 +118,7 @@ async fn finds(machine: &Machine, node: &str, expected: Expect) {
     let lines = outcome
         .stdout
         .lines()
-        .filter(|line| line.starts_with("refused ") || line.starts_with("unknown "));
+        .filter(|line| line.starts_with("rejected ") || line.starts_with("unknown "));
     let root = text(machine.root());
     expected.assert_eq(
         &lines
@@ -173,7 +173,7 @@ async fn the_steps_are_in_their_order_and_what_was_not_looked_at_is_rejected_by_
     finds(&machine, "", expect![[r#"
         unknown kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
         unknown daemon-reload: kubelet.service: whether systemd has read the unit as it is on disk is not known; try systemctl daemon-reload
-        refused young-pod: default/web: the pod is younger than 10 seconds; try again after 10 seconds
+        rejected young-pod: default/web: the pod is younger than 10 seconds; try again after 10 seconds
     "#]]).await;
 }
 
@@ -193,7 +193,7 @@ async fn without_a_specification_the_runtimes_are_discovered() {
     let machine = machine.without("/run/containerd/containerd.sock");
     let outcome = run_beside(&["node", "plan", "--root", text(machine.root())]).await;
     assert!(
-        outcome.stdout.contains("refused configuration: "),
+        outcome.stdout.contains("rejected configuration: "),
         "{}",
         outcome.stdout
     );
@@ -242,16 +242,16 @@ async fn a_node_that_is_as_specified_is_ready() {
     assert_eq!((outcome.code, &*outcome.stdout), (0, ready));
     let machine = machine.with(&format!("{folder}/criswitch.service"), "");
     finds(&machine, "", expect![[r#"
-        refused existing-file: /etc/systemd/system/criswitch.service: the file exists, differs, and would be replaced; try moving it
+        rejected existing-file: /etc/systemd/system/criswitch.service: the file exists, differs, and would be replaced; try moving it
         unknown kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
-        refused kubelet-endpoint: kubelet: the kubelet uses criswitch already, so an undo would leave it without a runtime; try setting the endpoint of its own runtime and restarting it, then again
+        rejected kubelet-endpoint: kubelet: the kubelet uses criswitch already, so an undo would leave it without a runtime; try setting the endpoint of its own runtime and restarting it, then again
     "#]]).await;
     let mode = fs::Permissions::from_mode(0o666);
     fs::set_permissions(machine.at(&format!("{folder}/criswitch.socket")), mode).unwrap();
     finds(&machine, "", expect![[r#"
-        refused existing-file: /etc/systemd/system/criswitch.socket, /etc/systemd/system/criswitch.service: the file exists, differs, and would be replaced; try moving it
+        rejected existing-file: /etc/systemd/system/criswitch.socket, /etc/systemd/system/criswitch.service: the file exists, differs, and would be replaced; try moving it
         unknown kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
-        refused kubelet-endpoint: kubelet: the kubelet uses criswitch already, so an undo would leave it without a runtime; try setting the endpoint of its own runtime and restarting it, then again
+        rejected kubelet-endpoint: kubelet: the kubelet uses criswitch already, so an undo would leave it without a runtime; try setting the endpoint of its own runtime and restarting it, then again
     "#]]).await;
 }
 
@@ -261,7 +261,7 @@ async fn a_runtime_of_the_kubelet_that_is_no_backend_is_named() {
     let other = KUBELET.replace("criswitch/criswitch", "crio/crio");
     let machine = machine.with("/var/lib/kubelet/config.yaml", &other);
     finds(&machine, UNKNOWN, expect![[r#"
-        refused current-runtime: unix:///run/crio/crio.sock: the kubelet uses this runtime, which is not a backend, so it would lose its pods; try a row for its handlers under [handlers]
+        rejected current-runtime: unix:///run/crio/crio.sock: the kubelet uses this runtime, which is not a backend, so it would lose its pods; try a row for its handlers under [handlers]
     "#]]).await;
 }
 
@@ -275,9 +275,9 @@ async fn other_changes_that_a_restart_of_the_kubelet_would_apply_are_named() {
     let command =
         "[Service]\nExecStart=/usr/bin/kubelet --v=4 --config /var/lib/kubelet/config.yaml\n";
     finds(&machine.with(UNIT, command), UNKNOWN, expect![[r#"
-        refused kubelet-program: /usr/bin/kubelet: the program was replaced after the kubelet had started, so a restart would upgrade it; try restarting the kubelet first
-        refused kubelet-files: /etc/systemd/system/kubelet.service, /var/lib/kubelet/config.yaml: the file is newer than the kubelet's process, so a restart would apply it; try restarting the kubelet first
-        refused kubelet-flags: kubelet.service: the flags of the kubelet's process differ from the flags in its unit; try restarting the kubelet first
+        rejected kubelet-program: /usr/bin/kubelet: the program was replaced after the kubelet had started, so a restart would upgrade it; try restarting the kubelet first
+        rejected kubelet-files: /etc/systemd/system/kubelet.service, /var/lib/kubelet/config.yaml: the file is newer than the kubelet's process, so a restart would apply it; try restarting the kubelet first
+        rejected kubelet-flags: kubelet.service: the flags of the kubelet's process differ from the flags in its unit; try restarting the kubelet first
     "#]]).await;
     let hidden = running(&containerd())
         .await
@@ -299,9 +299,9 @@ async fn pods_that_the_kubelet_would_remove_or_that_have_no_row_are_named() {
     client.run_pod("kata", "boxed").await.unwrap();
     let node = UNKNOWN.replace(", 'young-pod'", "");
     finds(&machine, &node, expect![[r#"
-        refused handler-without-row: default/boxed: the pod uses the handler "kata", which has no row; try a row under [handlers]
-        refused unknown-pod: default/boxed: the kubelet does not know the pod, and would remove it; try removing the pod, or waiting for its end
-        refused young-pod: default/web, default/boxed: the pod is younger than 10 seconds; try again after 10 seconds
+        rejected handler-without-row: default/boxed: the pod uses the handler "kata", which has no row; try a row under [handlers]
+        rejected unknown-pod: default/boxed: the kubelet does not know the pod, and would remove it; try removing the pod, or waiting for its end
+        rejected young-pod: default/web, default/boxed: the pod is younger than 10 seconds; try again after 10 seconds
     "#]]).await;
 }
 
@@ -320,7 +320,7 @@ async fn a_kubelet_that_uses_criswitch_already_is_named() {
         .with("/var/lib/kubelet/config.yaml", KUBELET);
     let node = UNKNOWN.replace("['d", "['current-runtime', 'kubelet-files', 'd");
     finds(&machine, &node, expect![[r#"
-        refused kubelet-endpoint: kubelet: the kubelet uses criswitch already, so an undo would leave it without a runtime; try setting the endpoint of its own runtime and restarting it, then again
+        rejected kubelet-endpoint: kubelet: the kubelet uses criswitch already, so an undo would leave it without a runtime; try setting the endpoint of its own runtime and restarting it, then again
     "#]]).await;
 }
 
@@ -331,7 +331,7 @@ async fn a_unit_beside_the_program_that_runs_the_kubelet_is_named() {
         .running("812", &["/usr/local/bin/k3s", "agent"]);
     let node = UNKNOWN.replace("['d", "['current-runtime', 'cgroup-driver', 'd");
     finds(&machine, &node, expect![[r#"
-        refused kubelet-flags: kubelet.service: a different program runs the kubelet now than this unit would start; try disabling the unit of one of them
+        rejected kubelet-flags: kubelet.service: a different program runs the kubelet now than this unit would start; try disabling the unit of one of them
     "#]]).await;
 }
 
@@ -348,7 +348,7 @@ async fn a_drop_in_of_somebody_else_is_not_replaced() {
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: systemd\nmaxPods: 5\n",
         );
     finds(&machine, UNKNOWN, expect![[r#"
-        refused existing-file: /etc/kubelet.d/90-criswitch.conf: the file exists, differs, and would be replaced; try moving it
+        rejected existing-file: /etc/kubelet.d/90-criswitch.conf: the file exists, differs, and would be replaced; try moving it
     "#]]).await;
 }
 
@@ -356,7 +356,7 @@ async fn a_drop_in_of_somebody_else_is_not_replaced() {
 async fn the_labels_of_somebody_else_are_not_replaced() {
     let file = "/etc/features.d/node";
     let files = main_file(&format!("labels_file = '{file}'\n{TABLE}"));
-    for (labels, is_refused) in [
+    for (labels, is_rejected) in [
         ("mine=1\n", true),
         (
             "# Written by criswitch, which replaces this file when its labels change.\n",
@@ -365,10 +365,10 @@ async fn the_labels_of_somebody_else_are_not_replaced() {
     ] {
         let machine = running(&containerd()).await.with(file, labels);
         let outcome = run_beside(&line(&machine, &files.main(), &[])).await;
-        let refused = format!("refused existing-file: {file}: ");
+        let rejected = format!("rejected existing-file: {file}: ");
         assert_eq!(
-            outcome.stdout.contains(&refused),
-            is_refused,
+            outcome.stdout.contains(&rejected),
+            is_rejected,
             "{}",
             outcome.stdout
         );
@@ -398,7 +398,7 @@ async fn a_backend_that_is_down_or_has_a_different_cgroup_driver_is_named() {
     let cgroupfs = containerd().cgroup_driver(criswitch_cri::codec::cri::CgroupDriver::Cgroupfs);
     let machine = running(&cgroupfs).await;
     finds(&machine, UNKNOWN, expect![[r#"
-        refused cgroup-driver: /var/lib/kubelet/config.yaml: the kubelet's cgroup driver is systemd, the default backend's is cgroupfs; try cgroupDriver: cgroupfs
+        rejected cgroup-driver: /var/lib/kubelet/config.yaml: the kubelet's cgroup driver is systemd, the default backend's is cgroupfs; try cgroupDriver: cgroupfs
     "#]]).await;
     cgroupfs.stop().await;
     let accepted = UNKNOWN.replace("['d", "['backend', 'd");
@@ -408,7 +408,7 @@ async fn a_backend_that_is_down_or_has_a_different_cgroup_driver_is_named() {
         unknown unknown-pod: backend "runc": its pods are not known, because it does not answer
     "#]]).await;
     finds(&machine, UNKNOWN, expect![[r#"
-        refused backend: backend "runc" (/run/containerd/containerd.sock): cannot connect: Connection refused
+        rejected backend: backend "runc" (/run/containerd/containerd.sock): cannot connect: Connection refused
         unknown cgroup-driver: backend "runc": the cgroup driver is not known; the kubelet and all backends must have the same
         unknown handler-without-row: backend "runc": its pods are not known, because it does not answer
         unknown unknown-pod: backend "runc": its pods are not known, because it does not answer
@@ -427,11 +427,11 @@ async fn another_machine_another_version_and_another_installation_are_rejected()
     let node =
         format!("{UNKNOWN}\nversion = '9.9.9'\nmachine_id = 'ffeeddccbbaa99887766554433221100'");
     finds(&machine, &node, expect![[r#"
-        refused machine: /etc/machine-id: the specification is for the machine ffeeddccbbaa99887766554433221100, and this is 00112233445566778899aabbccddeeff; try the specification of this machine
-        refused version: criswitch: this program is version 0.1.0, the specification wants 9.9.9; try the program of that version
-        refused systemd: /run/systemd/system: systemd does not run the services of this machine
-        refused package: /usr/bin/criswitch: a package, or somebody manually, has installed criswitch here; try upgrading it in the same way, or removing it first
-        refused existing-file: /etc/systemd/system/criswitch.socket, /etc/criswitch/criswitch.toml: the file exists, differs, and would be replaced; try moving it
+        rejected machine: /etc/machine-id: the specification is for the machine ffeeddccbbaa99887766554433221100, and this is 00112233445566778899aabbccddeeff; try the specification of this machine
+        rejected version: criswitch: this program is version 0.1.0, the specification wants 9.9.9; try the program of that version
+        rejected systemd: /run/systemd/system: systemd does not run the services of this machine
+        rejected package: /usr/bin/criswitch: a package, or somebody manually, has installed criswitch here; try upgrading it in the same way, or removing it first
+        rejected existing-file: /etc/systemd/system/criswitch.socket, /etc/criswitch/criswitch.toml: the file exists, differs, and would be replaced; try moving it
     "#]]).await;
 }
 
@@ -459,7 +459,7 @@ fn a_target_that_runs_no_programs_is_rejected() {
         .with("/opt/x", "");
     if let Some(shown) = plan_after(&machine, "mount -t tmpfs -o noexec none \"$1/opt\"") {
         let finding =
-            "refused noexec: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/0.1.0/criswitchd: ";
+            "rejected noexec: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/0.1.0/criswitchd: ";
         assert!(shown.contains(finding), "{shown}");
     }
 }
@@ -540,7 +540,7 @@ async fn programs_get_the_same() {
     let machine = running(&containerd()).await;
     let outcome = plan_beside(&machine, "accept = ['admission']", &["--json"]).await;
     let shown: Value = serde_json::from_str(&outcome.stdout).unwrap();
-    assert_eq!(shown["state"], "refused");
+    assert_eq!(shown["state"], "rejected");
     assert_eq!(shown["layout"]["unit"], "kubelet.service");
     let steps: Vec<_> = shown["steps"]
         .as_array()

@@ -77,8 +77,8 @@ KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint={CONTAINERD} --pod-infra-con
         &twice,
         1,
         expect![[r#"
-        refused layout: /var/lib/kubelet/kubeadm-flags.env: criswitch cannot change the endpoint in a file of this form; try setting it yourself (docs/provisioning.md)
-        refused: 1 finding
+        rejected layout: /var/lib/kubelet/kubeadm-flags.env: criswitch cannot change the endpoint in a file of this form; try setting it yourself (docs/provisioning.md)
+        rejected: 1 finding
     "#]],
     );
 }
@@ -165,8 +165,8 @@ KUBELET_ARGS=\"--v=2 \\
         &made_at_boot,
         1,
         expect![[r#"
-        refused layout: /run/kubelet.env: the file is made again at each boot, so the endpoint in it would not last; try setting the endpoint where the file is made from
-        refused: 1 finding
+        rejected layout: /run/kubelet.env: the file is made again at each boot, so the endpoint in it would not last; try setting the endpoint where the file is made from
+        rejected: 1 finding
     "#]],
     );
 }
@@ -198,8 +198,8 @@ fn a_directory_of_drop_ins() {
         &later,
         1,
         expect![[r#"
-        refused layout: /etc/kubelet/config.json.d/95-other.conf: unknown layout: after a change of /etc/kubelet/config.json.d/90-criswitch.conf the kubelet's endpoint would be unix:///run/containerd/containerd.sock; try removing the endpoint there
-        refused: 1 finding
+        rejected layout: /etc/kubelet/config.json.d/95-other.conf: unknown layout: after a change of /etc/kubelet/config.json.d/90-criswitch.conf the kubelet's endpoint would be unix:///run/containerd/containerd.sock; try removing the endpoint there
+        rejected: 1 finding
     "#]],
     );
     let done = format!(
@@ -222,8 +222,8 @@ fn a_configuration_in_json_without_drop_ins_is_rejected() {
         &files,
         1,
         expect![[r#"
-        refused layout: /etc/kubelet/config.json: criswitch cannot change the endpoint in a file of this form; try setting it yourself (docs/provisioning.md)
-        refused: 1 finding
+        rejected layout: /etc/kubelet/config.json: criswitch cannot change the endpoint in a file of this form; try setting it yourself (docs/provisioning.md)
+        rejected: 1 finding
     "#]],
     );
 }
@@ -260,8 +260,8 @@ fn k3s_and_rke2_have_drop_ins_of_the_kubelet() {
         &flag,
         1,
         expect![[r#"
-        refused layout: /etc/rancher/rke2/config.yaml: unknown layout: after a change of /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/90-criswitch.conf the kubelet's endpoint would be unix:///run/containerd/containerd.sock; try removing the endpoint there
-        refused: 1 finding
+        rejected layout: /etc/rancher/rke2/config.yaml: unknown layout: after a change of /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/90-criswitch.conf the kubelet's endpoint would be unix:///run/containerd/containerd.sock; try removing the endpoint there
+        rejected: 1 finding
     "#]],
     );
 }
@@ -276,7 +276,7 @@ fn an_unknown_layout_is_rejected() {
         1,
         expect![[r#"
         unknown layout: kubelet.service: looked at ExecStart= of this unit, which runs "/opt/start-kubelet.sh"
-        refused: 1 finding
+        rejected: 1 finding
     "#]],
     );
     shows(
@@ -284,7 +284,7 @@ fn an_unknown_layout_is_rejected() {
         1,
         expect![[r#"
             unknown layout: /gone.yaml: the kubelet's configuration is this file, which does not exist
-            refused: 1 finding
+            rejected: 1 finding
         "#]],
     );
     let k0s = "\n>>> /etc/systemd/system/k0sworker.service\n[Service]\nExecStart=/usr/local/bin/k0s worker\n";
@@ -292,8 +292,8 @@ fn an_unknown_layout_is_rejected() {
         k0s,
         1,
         expect![[r#"
-            refused layout: k0sworker.service: unknown layout: k0s starts the kubelet; try docs/node.md, which has the layouts
-            refused: 1 finding
+            rejected layout: k0sworker.service: unknown layout: k0s starts the kubelet; try docs/node.md, which has the layouts
+            rejected: 1 finding
         "#]],
     );
     shows(
@@ -301,7 +301,7 @@ fn an_unknown_layout_is_rejected() {
         1,
         expect![[r#"
             unknown layout: kubelet: looked at the processes, kubelet.service, snap.microk8s.daemon-kubelite.service, snap.kubelet.daemon.service, k3s.service, k3s-agent.service, rke2-server.service, rke2-agent.service, k0sworker.service, k0scontroller.service, /etc/rancher, /var/lib/kubelet/config.yaml and /var/lib/kubelet/kubeadm-flags.env: none says how the kubelet starts; shown is what holds if the unit of kubeadm's packages starts it
-            refused: 1 finding
+            rejected: 1 finding
         "#]],
     );
     shows(
@@ -309,7 +309,7 @@ fn an_unknown_layout_is_rejected() {
         1,
         expect![[r#"
             unknown layout: kubelet: looked at the processes, kubelet.service, snap.microk8s.daemon-kubelite.service, snap.kubelet.daemon.service, k3s.service, k3s-agent.service, rke2-server.service, rke2-agent.service, k0sworker.service, k0scontroller.service, /etc/rancher, /var/lib/kubelet/config.yaml and /var/lib/kubelet/kubeadm-flags.env: none says how the kubelet starts
-            refused: 1 finding
+            rejected: 1 finding
         "#]],
     );
 }

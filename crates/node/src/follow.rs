@@ -31,7 +31,7 @@ const MAX_MESSAGE: usize = 1000;
 /// unready, because the DaemonSet controller replaces all pods that are not ready at once.
 const READY: [&str; 3] = ["planned", "installed", "uninstalled"];
 const UNINSTALLED: &str = "uninstalled\n";
-const TWO_PODS: &str = "refused: a pod of another pool or release follows this node with another specification; try one pool for each \
+const TWO_PODS: &str = "rejected: a pod of another pool or release follows this node with another specification; try one pool for each \
     node, then deleting this pod\n";
 
 /// The arguments of `criswitch node follow`.
@@ -149,7 +149,7 @@ impl Follower<'_> {
         }
         match self.options.mode {
             FollowMode::Plan if self.is_replaced() => Ok(format!("planned\n{TWO_PODS}")),
-            FollowMode::Install if self.is_replaced() => Ok(format!("refused\n{TWO_PODS}")),
+            FollowMode::Install if self.is_replaced() => Ok(format!("rejected\n{TWO_PODS}")),
             FollowMode::Plan => Ok(format!("planned\n{}", self.plan().await?.output)),
             FollowMode::Install if self.is_decided => self.status().await,
             FollowMode::Install => self.install().await,
@@ -161,7 +161,7 @@ impl Follower<'_> {
     async fn install(&mut self) -> anyhow::Result<String> {
         let plan = self.plan().await?;
         if !matches!(plan.verdict, Verdict::Fine | Verdict::WouldChange) {
-            return Ok(format!("refused\n{}", plan.output));
+            return Ok(format!("rejected\n{}", plan.output));
         }
         self.report("applying\n")?;
         let apply = [&["apply", "--here"], self.source()].concat();
@@ -172,7 +172,7 @@ impl Follower<'_> {
         Ok(if self.is_decided {
             status
         } else {
-            format!("refused; the node is {status}")
+            format!("rejected; the node is {status}")
         })
     }
 

@@ -48,7 +48,7 @@ pub struct PlanArguments {
 #[derive(Clone, Copy, PartialEq, Eq, strum::AsRefStr)]
 #[strum(serialize_all = "lowercase")]
 enum FindingMeaning {
-    Refused,
+    Rejected,
     /// The check could not be made. The finding counts like a finding that is not accepted.
     Unknown,
     Accepted,
@@ -119,7 +119,7 @@ impl<'f> NodePlan<'f> {
                 } else if finding.is_unknown {
                     FindingMeaning::Unknown
                 } else {
-                    FindingMeaning::Refused
+                    FindingMeaning::Rejected
                 };
                 (meaning, check, finding)
             });
@@ -144,7 +144,7 @@ impl<'f> NodePlan<'f> {
     /// The findings that prevent a change.
     fn open(&self) -> impl Iterator<Item = &(FindingMeaning, &'static Check, Finding)> {
         self.findings.iter().filter(|(state, ..)| {
-            matches!(state, FindingMeaning::Refused | FindingMeaning::Unknown)
+            matches!(state, FindingMeaning::Rejected | FindingMeaning::Unknown)
         })
     }
 
@@ -152,7 +152,7 @@ impl<'f> NodePlan<'f> {
     pub(super) fn must_wait(&self) -> bool {
         self.open().next().is_some()
             && self.open().all(|(state, check, _)| {
-                *state == FindingMeaning::Refused && check.name == "young-pod"
+                *state == FindingMeaning::Rejected && check.name == "young-pod"
             })
     }
 
@@ -182,7 +182,7 @@ impl<'f> NodePlan<'f> {
         let end = match (self.open().count(), self.steps.len()) {
             (0, 0) => "ready: nothing would change\n".to_owned(),
             (0, steps) => format!("would change: {}\n", counted(steps, "step")),
-            (open, _) => format!("refused: {}\n", counted(open, "finding")),
+            (open, _) => format!("rejected: {}\n", counted(open, "finding")),
         };
         let findings = terminal::wrapped(&findings);
         Ok(terminal::paragraphs([
@@ -211,7 +211,7 @@ impl<'f> NodePlan<'f> {
         let state = match self.verdict() {
             Verdict::Fine => "ready",
             Verdict::WouldChange => "wouldChange",
-            _ => "refused",
+            _ => "rejected",
         };
         let layout = self.facts.layout.as_ref().ok();
         json!({

@@ -1,7 +1,7 @@
 //! The units of systemd in which a command changes this machine, or looks at it. A unit does not end with the shell,
 //! the pod or the kubelet that has started it.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::iter;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use criswitch_platform::{create_new, remove};
 use tokio::time::sleep;
 
 use super::changes::{PRIVATE, make_directories, missing};
-use super::journal::DIRECTORY;
+use super::journal::{DIRECTORY, FILE};
 use super::root::Root;
 use super::stages::RECOVER_PROGRAM;
 use super::systemd::{SOCKET, Systemd, TransientUnit};
@@ -63,14 +63,22 @@ pub(super) fn run(is_for_programs: bool) -> anyhow::Result<Verdict> {
         .collect::<Result<Vec<_>, _>>()
         .map_err(|word| anyhow!("the argument {} is not UTF-8", word.display()))?;
     arguments.push("--here".to_owned());
-    make_directories(&missing(Path::new(DIRECTORY)))?;
+    let made = missing(Path::new(DIRECTORY));
+    make_directories(&made)?;
     let root = Root::of(Path::new("/"));
     let unit = TransientUnit {
         errors: is_for_programs.then_some(PROGRESS),
         ..APPLY
     };
-    let ended = block_on(unit.run(&root, &program, &arguments, true))?;
-    Ok(ended.verdict)
+    let ended = block_on(unit.run(&root, &program, &arguments, true));
+    // A command without a journal has changed nothing, so its output must not stay either.
+    if !root.has(FILE) {
+        remove(Path::new(unit.output))?;
+        for directory in made.iter().rev() {
+            fs::remove_dir(directory).ok();
+        }
+    }
+    Ok(ended?.verdict)
 }
 
 impl TransientUnit {

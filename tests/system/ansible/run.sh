@@ -35,7 +35,7 @@ main() {
   files | cmp - "$WORK/before"
   play "ok=5 changed=0 failed=0" uninstalled "$OF_IMAGE"
   play "ok=5 changed=0 failed=1" installed ""
-  grep -Eq 'state[\\"]+: [\\"]+refused' "$WORK/output"
+  grep -Eq 'state[\\"]+: [\\"]+rejected' "$WORK/output"
   play "ok=4 changed=0 failed=1" installed "" --check
   files | cmp - "$WORK/before"
   echo "ansible: 9 plays passed, with $(ansible-playbook --version | sed -n 1p)"

@@ -444,6 +444,21 @@ async fn a_node_is_uninstalled_once_no_pod_needs_criswitch() {
         let text = format!("# {more}\n{CONFIG}{NODE}generation = {generation}\n");
         fs::write(machine.at(SPEC), text).unwrap();
     };
+    fs::write(
+        machine.at(SPEC),
+        format!("{CONFIG}{NODE}version = '0.0.1'\n"),
+    )
+    .unwrap();
+    let output = call(&machine, &APPLY).await;
+    assert!(
+        said(&output).contains("rejected version: "),
+        "{}",
+        said(&output)
+    );
+    assert!(
+        !machine.at("var/lib/criswitch").exists(),
+        "a rejected apply leaves nothing"
+    );
     specify(3, "");
     succeeds(&machine, &APPLY).await;
     let kubelet = process(&machine, "kubelet");
@@ -455,7 +470,7 @@ async fn a_node_is_uninstalled_once_no_pod_needs_criswitch() {
     specify(3, "");
     let output = call(&machine, &APPLY).await;
     assert_eq!(output.status.code(), Some(1));
-    let words = "refused generation: specification: the specification has the generation 3, and 4 was applied here";
+    let words = "rejected generation: specification: the specification has the generation 3, and 4 was applied here";
     assert!(said(&output).contains(words), "{}", said(&output));
     let client = machine.client();
     let pod = client.run_pod("kata", "boxed").await.unwrap();
