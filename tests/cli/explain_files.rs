@@ -489,7 +489,7 @@ async fn a_protocol_or_a_value_that_the_kernel_has_once_is_no_yes() {
     assert_eq!(ids(&pod, "gvisor", "reasons")[0], "gvisor-sctp");
     assert_eq!(of(&pod, "kata")["fits"], Value::Null);
     assert_eq!(of(&pod, "runc")["fits"], true);
-    let kubelet = "allowedUnsafeSysctls: ['net.core.*']\n";
+    let kubelet = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nallowedUnsafeSysctls: ['net.core.*']\n";
     node.file("root/var/lib/kubelet/config.yaml", kubelet);
     let unit = "[Service]\nExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml\n";
     node.file("root/etc/systemd/system/kubelet.service", unit);

@@ -222,15 +222,36 @@ async fn json_objects_may_follow_one_another_and_an_error_names_its_line_and_cau
         .to_string()
     };
     let [one, two] = ["one", "two"].map(pod);
-    for between in ["", "\n", "\n\n\n"] {
-        let file = node.file("pods.json", &format!("{one}{between}{two}\n"));
+    let mark = '\u{feff}';
+    for text in [
+        format!("{one}{two}\n"),
+        format!("{one}\n{two}\n"),
+        format!("{one}\n\n\n{two}\n"),
+        format!("---\n{one}\n{two}\n"),
+        format!("# comment\n\n{one}\n{two}\n"),
+        format!("{mark}{one}\n{two}"),
+        // As the kubectl plug-in joins the objects of the cluster and the files.
+        format!("kind: List\n---\n{mark}{one}\n{two}\n\n"),
+        format!("{one}\n---\n{two}\n"),
+    ] {
+        let file = node.file("pods.json", &text);
         let pods = node.json(&[&file]).await["pods"].take();
         let names = pods.as_array().unwrap().iter().map(|it| &it["name"]);
         assert_eq!(Vec::from_iter(names), ["one", "two"]);
     }
     let twice = two.replacen('{', "{\n\"kind\": \"Pod\",", 1);
     for (text, problem) in [
-        (format!("{one}\n{twice}"), "pods.json:3:"),
+        (format!("{one}\n{twice}"), "pods.json:3:33: "),
+        (format!("# comment\n---\n{one}\n{twice}"), "pods.json:5:33: "),
+        (format!("{one} {twice}"), "pods.json:2:33: "),
+        (
+            format!("{{}} {{\"kind\": 1, \"kind\": 2}}"),
+            "pods.json:1:16: the key \"kind\" occurs twice",
+        ),
+        (
+            format!("{one}\n{{\"kind\": \"Pod\",\n \"spec\" {{}}}}"),
+            "pods.json:3:9: not valid JSON",
+        ),
         (
             format!("{one}\n{twice}"),
             "the key \"kind\" occurs twice in one map",

@@ -10,6 +10,9 @@ use serde_json::Value;
 
 /// The largest file that is read, in bytes.
 const MOST: u64 = 16 << 20;
+/// The byte order mark.
+const MARK: char = '\u{feff}';
+const NOT_JSON: &str = "not valid JSON; look here and before for a missing comma, bracket or quote";
 /// The path of standard input.
 const STDIN: &str = "-";
 /// The advice about a file that is a template.
@@ -50,40 +53,105 @@ pub(crate) fn text(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The documents of a YAML file, or of a file with one JSON object after another, which kubectl reads too.
+/// A part of a file.
+#[derive(Clone, Copy, Default)]
+struct FilePart<'t> {
+    text: &'t str,
+    /// The numbers of lines before the part, and of characters before it on its first line.
+    before: (u64, u64),
+}
+
+/// The documents of a YAML file, or of a file with one JSON object after another, which kubectl reads too. The objects
+/// may follow `---`, as in the input of the kubectl plug-in.
 pub(super) fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
-    let objects = json_objects(text);
-    let parts = if objects.len() > 1 {
-        objects
-    } else {
-        vec![(0, text)]
+    // A file may begin with a byte order mark, also behind another file.
+    let text = text.trim_start_matches(MARK);
+    let text = &text.replace(&format!("---\n{MARK}"), "---\n");
+    let whole = FilePart {
+        text,
+        before: (0, 0),
     };
-    let documents = parts
-        .iter()
-        .map(|(before, part)| documents_of(name, part, *before));
+    let mut parts = Vec::new();
+    for section in sections(text) {
+        parts.push(json_objects(section).map_err(|(line, column)| {
+            let what = if is_template(text) {
+                format!("this looks like a template; {RENDER}")
+            } else {
+                NOT_JSON.to_owned()
+            };
+            anyhow!("{name}:{line}:{column}: {what}")
+        })?);
+    }
+    let parts = if parts.iter().any(|objects| objects.len() > 1) {
+        parts.concat()
+    } else {
+        vec![whole]
+    };
+    let documents = parts.iter().map(|part| documents_of(name, *part));
     Ok(documents.collect::<anyhow::Result<Vec<_>>>()?.concat())
 }
 
-/// The objects of a text that has only JSON objects, each with the number of lines before it. None if the text has
-/// anything else.
-fn json_objects(text: &str) -> Vec<(u64, &str)> {
-    let mut objects = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
-    let (mut found, mut start, mut before) = (Vec::new(), 0, 0);
-    while let Some(object) = objects.next() {
-        let end = objects.byte_offset();
-        let part = text.get(start..end).unwrap_or_default();
-        if object.is_err() || !part.trim_start().starts_with('{') {
-            return Vec::new();
+/// The parts of a text between lines that begin with `---`, which end a YAML document wherever they are.
+fn sections(text: &str) -> Vec<FilePart<'_>> {
+    let (mut found, mut start, mut first) = (Vec::new(), 0, 0);
+    let (mut end, mut number) = (0, 0);
+    let mut add = |start: usize, end: usize, first: u64| {
+        let text = text.get(start..end).unwrap_or_default();
+        let before = (first, 0);
+        found.push(FilePart { text, before });
+    };
+    for line in text.split_inclusive('\n') {
+        if line.trim_end() == "---" {
+            add(start, end, first);
+            (start, first) = (end + line.len(), number + 1);
         }
-        found.push((before, part));
-        before += part.matches('\n').count() as u64;
-        start = end;
+        end += line.len();
+        number += 1;
     }
+    add(start, end, first);
     found
 }
 
-/// The documents of a text with this number of lines before it.
-fn documents_of(name: &str, text: &str, before: u64) -> anyhow::Result<Vec<Value>> {
+/// The objects of a part that has only JSON objects, after comments. Any other part is one object.
+///
+/// # Errors
+/// The line and the column of an error in an object after the first one.
+fn json_objects(part: FilePart<'_>) -> Result<Vec<FilePart<'_>>, (u64, u64)> {
+    let is_comment = |line: &&str| line.trim().is_empty() || line.starts_with('#');
+    let comments = part.text.split_inclusive('\n').take_while(is_comment);
+    let (lines, length) = comments.fold((0, 0), |(lines, length), line| {
+        (lines + 1, length + line.len())
+    });
+    let text = part.text.get(length..).unwrap_or_default();
+    let mut objects = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    let (mut found, mut start) = (Vec::new(), 0);
+    let mut before = (part.before.0 + lines, 0);
+    let first = before.0;
+    while let Some(object) = objects.next() {
+        let end = objects.byte_offset();
+        let rest = text.get(start..).unwrap_or_default();
+        if !rest.trim_start().starts_with('{') {
+            return Ok(vec![part]);
+        }
+        match object {
+            Err(_) if found.is_empty() => return Ok(vec![part]),
+            Err(error) => return Err((first + error.line() as u64, error.column() as u64)),
+            Ok(_) => {}
+        }
+        let text = text.get(start..end).unwrap_or_default();
+        found.push(FilePart { text, before });
+        let last = text.rsplit('\n').next().unwrap_or_default().chars().count() as u64;
+        before = match text.matches('\n').count() as u64 {
+            0 => (before.0, before.1 + last),
+            lines => (before.0 + lines, last),
+        };
+        start = end;
+    }
+    Ok(if found.is_empty() { vec![part] } else { found })
+}
+
+fn documents_of(name: &str, part: FilePart<'_>) -> anyhow::Result<Vec<Value>> {
+    let FilePart { text, before } = part;
     // The limits are high enough for a file of the largest size.
     let budget = serde_saphyr::budget! {
         max_depth: 128, max_documents: 1 << 20, max_events: 1 << 24, max_nodes: 1 << 24,
@@ -94,24 +162,30 @@ fn documents_of(name: &str, text: &str, before: u64) -> anyhow::Result<Vec<Value
             .location()
             .map_or((1, 1), |at| (at.line(), at.column()));
         let what = match error.without_snippet() {
-            _ if text.contains("{{") || text.contains("{%") || text.lines().any(is_of_template) => format!("this looks like a template; {RENDER}"),
+            _ if is_template(text) => format!("this looks like a template; {RENDER}"),
             serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
                 format!("the key {key:?} occurs twice in one map")
             }
             serde_saphyr::Error::Budget { .. } => "the file is nested too deeply or has too many values; split it".to_owned(),
             serde_saphyr::Error::DuplicateMappingKey { .. } => "a key occurs twice in one map".to_owned(),
-            _ if text.trim_start().starts_with('{') => "not valid JSON; look here and before for a missing comma, bracket or quote".to_owned(),
+            _ if text.trim_start().starts_with('{') => NOT_JSON.to_owned(),
             _ if is_indented_with_tab(text, line) => "the line begins with a tab, which YAML does not allow; use spaces".to_owned(),
             _ => "not valid YAML; look here and before for a bracket or quote without its end, or for wrong indentation".to_owned(),
         };
-        anyhow!("{name}:{}:{column}: {what}", before + line)
+        let column = if line == 1 { before.1 + column } else { column };
+        anyhow!("{name}:{}:{column}: {what}", before.0 + line)
     })?;
-    let mut lines = (before + 1..).zip(text.lines());
+    let mut lines = (before.0 + 1..).zip(text.lines());
     let is_comment = |line: &str| !documents.iter().any(|it| has_text(it, line.trim()));
     if let Some((line, _)) = lines.find(|(_, line)| is_of_template(line) && is_comment(line)) {
         bail!("{name}:{line}:1: this looks like a template; {RENDER}");
     }
     Ok(documents)
+}
+
+/// Whether the text has a template's instruction or placeholder.
+fn is_template(text: &str) -> bool {
+    text.contains("{{") || text.contains("{%") || text.lines().any(is_of_template)
 }
 
 /// Whether the line, counted from 1, has a tab before its text.
