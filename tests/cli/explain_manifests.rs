@@ -242,7 +242,10 @@ async fn json_objects_may_follow_one_another_and_an_error_names_its_line_and_cau
     let twice = two.replacen('{', "{\n\"kind\": \"Pod\",", 1);
     for (text, problem) in [
         (format!("{one}\n{twice}"), "pods.json:3:33: "),
-        (format!("# comment\n---\n{one}\n{twice}"), "pods.json:5:33: "),
+        (
+            format!("# comment\n---\n{one}\n{twice}"),
+            "pods.json:5:33: ",
+        ),
         (format!("{one} {twice}"), "pods.json:2:33: "),
         (
             format!("{{}} {{\"kind\": 1, \"kind\": 2}}"),

@@ -137,9 +137,11 @@ fn of_settings(ours: &RuntimeSettings, theirs: &RuntimeSettings, who: &str) -> V
         found.push(finding(place.display(), format!("{who} {what}"), hint));
     };
     if let (Some(ours), Some(theirs)) = (&ours.nri, &theirs.nri) {
-        if in_run(&ours.socket) == in_run(&theirs.socket) {
+        if let (Some(socket), Some(other)) = (&ours.socket, &theirs.socket)
+            && in_run(socket) == in_run(other)
+        {
             add(
-                &ours.socket,
+                socket,
                 "have the same NRI socket, so NRI plug-ins reach only the one that started last",
                 "another socket for one of them, or switching NRI off there",
             );
@@ -183,7 +185,7 @@ mod tests {
     fn two_runtimes_with_the_defaults_share_socket_plug_ins_and_imports() {
         let defaults = || RuntimeSettings {
             nri: Some(Nri {
-                socket: "/var/run/nri/nri.sock".into(),
+                socket: Some("/var/run/nri/nri.sock".into()),
                 plugins: "/opt/nri/plugins".into(),
             }),
             imports: vec!["/etc/containerd/conf.d/*.toml".into()],

@@ -20,7 +20,8 @@ pub(super) struct RuntimeSettings {
 /// The paths that NRI uses.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Nri {
-    pub(super) socket: PathBuf,
+    /// `None` if plug-ins cannot connect.
+    pub(super) socket: Option<PathBuf>,
     pub(super) plugins: PathBuf,
 }
 
@@ -93,7 +94,8 @@ fn of_containerd(
         .bool("disable")
         .unwrap_or(minor_version(version) < (2, 0));
     Ok(RuntimeSettings {
-        nri: (!is_off && !is_disabled).then(|| nri.nri("socket_path", "plugin_path")),
+        nri: (!is_off && !is_disabled)
+            .then(|| nri.nri(["socket_path", "plugin_path", "disable_connections"])),
         imports,
     })
 }
@@ -108,7 +110,8 @@ fn strings<'a>(table: &'a toml::Table, key: &str) -> impl Iterator<Item = &'a st
         .filter_map(toml::Value::as_str)
 }
 
-/// Reads the settings of a CRI-O. The defaults are as in crio.conf(5): NRI is on since 1.30.
+/// Reads the settings of a CRI-O. The defaults are as in crio.conf(5): NRI is on since 1.30. Flags take precedence over
+/// files.
 fn of_crio(root: &Root<'_>, arguments: &[&str], version: &str) -> Result<RuntimeSettings, String> {
     let file = option(arguments, ["-c", "--config"]).unwrap_or("/etc/crio/crio.conf");
     let folder = option(arguments, ["-d", "--config-dir"]).unwrap_or("/etc/crio/crio.conf.d");
@@ -119,11 +122,28 @@ fn of_crio(root: &Root<'_>, arguments: &[&str], version: &str) -> Result<Runtime
         tables: &tables,
         path: &["crio", "nri"],
     };
-    let is_on = nri
-        .bool("enable_nri")
+    let flag = |name| option(arguments, [name, name]);
+    let is_set = |name| {
+        if arguments.contains(&name) {
+            return Some(true);
+        }
+        flag(name)?.parse().ok()
+    };
+    let is_on = is_set("--enable-nri")
+        .or_else(|| nri.bool("enable_nri"))
         .unwrap_or(minor_version(version) >= (1, 30));
+    let mut paths = nri.nri(["nri_listen", "nri_plugin_dir", "nri_disable_connections"]);
+    if let Some(plugins) = flag("--nri-plugin-dir") {
+        paths.plugins = plugins.into();
+    }
+    if let Some(socket) = flag("--nri-listen") {
+        paths.socket = paths.socket.map(|_| socket.into());
+    }
+    if is_set("--nri-disable-connections") == Some(true) {
+        paths.socket = None;
+    }
     Ok(RuntimeSettings {
-        nri: is_on.then(|| nri.nri("nri_listen", "nri_plugin_dir")),
+        nri: is_on.then_some(paths),
         imports: vec![drop_ins],
     })
 }
@@ -155,10 +175,12 @@ impl Nested<'_> {
             .into()
     }
 
-    /// The paths of NRI at these keys. Both runtimes have the defaults of the NRI library.
-    fn nri(&self, socket: &str, plugins: &str) -> Nri {
+    /// The paths of NRI at these keys, unless the last key switches its socket off. Both runtimes have the defaults of
+    /// the NRI library.
+    fn nri(&self, [socket, plugins, without_socket]: [&str; 3]) -> Nri {
+        let has_socket = self.bool(without_socket) != Some(true);
         Nri {
-            socket: self.path(socket, "/var/run/nri/nri.sock"),
+            socket: has_socket.then(|| self.path(socket, "/var/run/nri/nri.sock")),
             plugins: self.path(plugins, "/opt/nri/plugins"),
         }
     }
@@ -241,7 +263,7 @@ mod tests {
 
     fn default_nri() -> Option<Nri> {
         Some(Nri {
-            socket: "/var/run/nri/nri.sock".into(),
+            socket: Some("/var/run/nri/nri.sock".into()),
             plugins: "/opt/nri/plugins".into(),
         })
     }
@@ -269,7 +291,12 @@ mod tests {
             None
         );
         let both = read(&[(main, config), (drop_in, other)], "2.0.1");
-        assert_eq!(both.nri.unwrap().socket, Path::new("/run/other.sock"));
+        assert_eq!(
+            both.nri.unwrap().socket.unwrap(),
+            Path::new("/run/other.sock")
+        );
+        let closed = "[plugins.'io.containerd.nri.v1.nri']\ndisable_connections = true\n";
+        assert_eq!(read(&[(main, closed)], "2.4.2").nri.unwrap().socket, None);
         assert_eq!(both.imports, [Path::new("/etc/containerd/conf.d/*.toml")]);
     }
 
@@ -295,10 +322,22 @@ mod tests {
         }
         let crio = |version| of_crio(&Root::of(root.path()), &["crio"], version).unwrap();
         assert_eq!(crio("1.29.4").nri, None);
+        let socket = |nri: Option<Nri>| nri.unwrap().socket;
         assert_eq!(
-            crio("1.34.0").nri.unwrap().socket,
-            Path::new("/run/crio-nri.sock")
+            socket(crio("1.34.0").nri),
+            Some("/run/crio-nri.sock".into())
         );
+        let flags = |flags: &[&str]| {
+            let arguments = [&["crio"], flags].concat();
+            of_crio(&Root::of(root.path()), &arguments, "1.34.0")
+                .unwrap()
+                .nri
+        };
+        assert_eq!(flags(&["--enable-nri=false"]), None);
+        let other = flags(&["--nri-listen", "/run/x.sock", "--nri-plugin-dir=/opt/x"]).unwrap();
+        assert_eq!(other.plugins, Path::new("/opt/x"));
+        assert_eq!(socket(Some(other)), Some("/run/x.sock".into()));
+        assert_eq!(socket(flags(&["--nri-disable-connections"])), None);
     }
 
     #[test]
