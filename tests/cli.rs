@@ -21,6 +21,9 @@ mod bundle;
 mod cgroups;
 #[path = "cli/check.rs"]
 mod check;
+#[cfg(unix)] // Windows has no NRI, and no process serves a pipe by its path.
+#[path = "cli/collisions.rs"]
+mod collisions;
 #[cfg(unix)] // The tests have a directory of sockets, but pipes are in no directory.
 #[path = "cli/consequences.rs"]
 mod consequences;

@@ -46,6 +46,7 @@ fn programs_get_the_same() {
             "what": "backend \"kata\": this socket does not exist",
             "try": "starting the runtime",
         }],
+        "notes": [],
     });
     assert_eq!(shown["node"], expected);
     let problem = &shown["problems"][0];

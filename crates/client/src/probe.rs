@@ -136,6 +136,15 @@ impl Probed {
             .collect()
     }
 
+    /// The consequence of [`Probed::unpinned_pause_image`], as a sentence.
+    pub fn pause_image_warning(&self) -> Option<String> {
+        let image = self.unpinned_pause_image.as_ref()?;
+        Some(format!(
+            "The store has the pause image {image:?} and does not pin it, so the kubelet's image garbage collection may \
+             remove it. Without the image and its registry, no pod starts at this backend (docs/second-daemon.md)."
+        ))
+    }
+
     /// The configuration of a handler, if the backend reports it. The empty name is the backend's own default.
     pub fn runtime(&self, handler: &str) -> Option<&Runtime> {
         let name = match handler {

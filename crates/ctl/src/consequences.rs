@@ -76,17 +76,10 @@ pub(super) fn of<'a>(backends: &[(&'a str, &Probed)]) -> Vec<Consequence<'a>> {
     let unpinned = backends.iter().filter_map(|(name, found)| {
         Some(Consequence {
             backends: vec![*name],
-            what: Cow::Owned(unpinned(found.unpinned_pause_image.as_ref()?)),
+            what: Cow::Owned(found.pause_image_warning()?),
         })
     });
     consequences.chain(unpinned).collect()
-}
-
-fn unpinned(image: &str) -> String {
-    format!(
-        "The store has the pause image {image:?} and does not pin it, so the kubelet's image garbage collection may remove \
-         it. Without the image and its registry, no pod starts at this backend (docs/second-daemon.md)."
-    )
 }
 
 impl Consequence<'_> {

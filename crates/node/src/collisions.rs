@@ -1,6 +1,6 @@
 //! Finds what the runtimes of one node share by default, outside of the CRI, and should not share: the socket and the
-//! plug-ins of NRI, imported configuration files, and the subnet of their pods. docs/second-daemon.md explains the
-//! effect of each.
+//! plug-ins of NRI, imported configuration files, the port of the streaming server, and the subnet of their pods.
+//! docs/second-daemon.md explains the effect of each.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,7 +13,7 @@ use criswitch_platform::paths::in_run;
 use criswitch_platform::{LostSocket, SocketProcess, sockets};
 
 use super::finding::Finding;
-use super::runtime_settings::RuntimeSettings;
+use super::runtime_settings::{RuntimeSettings, StreamingServer};
 
 /// The paths that the backends share, and the lost sockets of this machine. `backends` have answered, and `sockets` are
 /// those of all backends. If the configuration of a backend cannot be read, an unknown finding names the backend.
@@ -40,7 +40,8 @@ pub(super) fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
     let (mut found, mut known) = (Vec::new(), Vec::new());
     for (name, probed) in backends {
         let settings = RuntimeSettings::of(probed).unwrap_or_else(|cause| {
-            let what = format!("whether it shares NRI or imports with another runtime: {cause}");
+            let what =
+                format!("whether it shares NRI, imports or a port with another runtime: {cause}");
             found.push(Finding::unknown([format!("backend {name:?}")], what, ""));
             None
         });
@@ -130,7 +131,18 @@ fn of_socket(lost: &LostSocket) -> Finding {
     )
 }
 
-/// The paths that two runtimes with these settings share.
+/// Shims and runc use these directories whatever the value of `state` is in containerd's configuration.
+pub(super) fn containerd_state(backends: &[(&str, &Probed)]) -> Option<Finding> {
+    let containerds = backends
+        .iter()
+        .filter(|(_, found)| found.runtime == "containerd");
+    let what = "several containerds have their shims' sockets and the state of runc here";
+    let hint = "keeping these folders when you remove one of the containerds";
+    let places = ["/run/containerd/s", "/run/containerd/runc"];
+    (containerds.count() > 1).then(|| Finding::new(places, what, hint))
+}
+
+/// The paths and the port that two runtimes with these settings share.
 fn of_settings(ours: &RuntimeSettings, theirs: &RuntimeSettings, who: &str) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut add = |place: &Path, what: &str, hint: &str| {
@@ -158,7 +170,23 @@ fn of_settings(ours: &RuntimeSettings, theirs: &RuntimeSettings, who: &str) -> V
         let what = "read this configuration, so a file for one of them changes the other too";
         add(import, what, "another path for one of them");
     }
+    if let (Some(ours), Some(theirs)) = (&ours.streaming, &theirs.streaming)
+        && ours.port == theirs.port
+        && one_address(ours, theirs)
+    {
+        let what = format!(
+            "{who} have this fixed port of the streaming server, so the one that starts last does not start"
+        );
+        let hint = "stream_server_port = \"0\" for containerd, or stream_port = \"0\" for CRI-O";
+        found.push(finding(format!("port {}", ours.port), what, hint));
+    }
     found
+}
+
+/// Whether two servers listen at one address, or one of them at all addresses of the node.
+fn one_address(ours: &StreamingServer, theirs: &StreamingServer) -> bool {
+    let is_any = |server: &StreamingServer| matches!(&*server.address, "" | "0.0.0.0" | "::");
+    ours.address == theirs.address || is_any(ours) || is_any(theirs)
 }
 
 /// Two CNI networks with different names on one subnet: each gives out the addresses of the other.
@@ -182,24 +210,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_runtimes_with_the_defaults_share_socket_plug_ins_and_imports() {
-        let defaults = || RuntimeSettings {
+    fn two_runtimes_with_the_same_settings_share_socket_plug_ins_imports_and_port() {
+        let settings = |address: &str| RuntimeSettings {
             nri: Some(Nri {
                 socket: Some("/var/run/nri/nri.sock".into()),
                 plugins: "/opt/nri/plugins".into(),
             }),
             imports: vec!["/etc/containerd/conf.d/*.toml".into()],
+            streaming: Some(StreamingServer {
+                address: address.to_owned(),
+                port: "10010".to_owned(),
+            }),
         };
         let places = |other: &RuntimeSettings| -> Vec<String> {
-            let found = of_settings(&defaults(), other, "a and b");
+            let found = of_settings(&settings("127.0.0.1"), other, "a and b");
             found.iter().map(Finding::place).collect()
         };
         let all = [
             "/var/run/nri/nri.sock",
             "/opt/nri/plugins",
             "/etc/containerd/conf.d/*.toml",
+            "port 10010",
         ];
-        assert_eq!(places(&defaults()), all);
+        for address in ["127.0.0.1", "0.0.0.0", ""] {
+            assert_eq!(places(&settings(address)), all);
+        }
+        assert_eq!(places(&settings("10.0.0.1")), all[..3]);
         assert_eq!(places(&RuntimeSettings::default()), [""; 0]);
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use criswitch_client::columns::columns;
 use criswitch_client::output::name_lines;
-use criswitch_client::probe::{Probe, answered, driver_of};
+use criswitch_client::probe::{Probe, Probed, answered, driver_of};
 use criswitch_client::terminal;
 use criswitch_config::Config;
 use serde_json::{Value, json};
@@ -30,10 +30,13 @@ pub struct Node {
     /// crictl's runtime endpoint, if it is configured.
     crictl: Option<Setting>,
     findings: Vec<Finding>,
+    /// Facts about the runtimes that an operator should know, and that are no problems.
+    notes: Vec<Finding>,
 }
 
-/// Checks the machine below `root`. The answers of the backends in `probes` show their cgroup drivers, and the paths
-/// that they share. If `shown`, the output of the probes has the shared paths already, so they are not reported again.
+/// Checks the machine below `root`. The answers of the backends in `probes` show their cgroup drivers, their pause
+/// images, and the paths that they share. If `shown`, the output of the probes has the pause images and the shared
+/// paths already, so they are not reported again.
 pub fn look(config: &Config, probes: Option<&[Probe]>, shown: bool, root: &Path) -> Node {
     let root = Root::of(root);
     let mut findings = Vec::new();
@@ -48,8 +51,13 @@ pub fn look(config: &Config, probes: Option<&[Probe]>, shown: bool, root: &Path)
     }
     let crictl = crictl(kubelet.rancher.as_ref(), &root, &switch, &mut findings);
     sockets::judge(config, &root, &mut findings);
+    let answered = probes.map(|it| answered(table, it)).unwrap_or_default();
+    let mut notes = Vec::new();
+    if root.runs() {
+        notes.extend(collisions::containerd_state(&answered));
+    }
     if !shown && root.runs() {
-        let answered = probes.map(|it| answered(table, it)).unwrap_or_default();
+        notes.extend(answered.iter().filter_map(unpinned_pause_image));
         let sockets = table.backends.iter().map(|backend| &backend.socket);
         findings.extend(collisions::all(&answered, sockets));
     }
@@ -58,7 +66,13 @@ pub fn look(config: &Config, probes: Option<&[Probe]>, shown: bool, root: &Path)
         kubelet,
         crictl,
         findings,
+        notes,
     }
+}
+
+fn unpinned_pause_image((name, found): &(&str, &Probed)) -> Option<Finding> {
+    let what = found.pause_image_warning()?;
+    Some(Finding::new([format!("backend {name:?}")], what, ""))
 }
 
 /// Checks crictl's endpoints and returns the runtime endpoint. Without a runtime endpoint, crictl would search for a
@@ -108,7 +122,7 @@ fn crictl_file(rancher: Option<&Rancher>, root: &Root<'_>) -> PathBuf {
 }
 
 impl Node {
-    /// The text output: the settings, then the problems.
+    /// The text output: the settings, then the problems, then the notes.
     pub fn text(&self) -> anyhow::Result<String> {
         let rows = [
             ("kubelet", self.kubelet.runs.as_ref()),
@@ -123,19 +137,17 @@ impl Node {
             [name.to_owned(), value, from]
         });
         let settings = columns(&["NODE", "VALUE", "FROM"], rows)?;
-        let findings = name_lines(self.findings.iter().map(ToString::to_string));
+        let lines = |found: &[Finding]| name_lines(found.iter().map(ToString::to_string));
         Ok(terminal::paragraphs([
             settings,
-            terminal::wrapped(&findings),
+            terminal::wrapped(&lines(&self.findings)),
+            terminal::wrapped(&lines(&self.notes)),
         ]))
     }
 
     /// The findings as problems of the JSON output.
     pub fn problems(&self) -> Vec<Value> {
-        self.findings
-            .iter()
-            .map(|it| json!({ "path": it.place(), "what": it.text(), "try": advice(&it.hint) }))
-            .collect()
+        as_json(&self.findings)
     }
 
     /// The JSON output.
@@ -150,6 +162,14 @@ impl Node {
             },
             "crictl": { "runtimeEndpoint": self.crictl },
             "findings": self.problems(),
+            "notes": as_json(&self.notes),
         })
     }
+}
+
+fn as_json(found: &[Finding]) -> Vec<Value> {
+    found
+        .iter()
+        .map(|it| json!({ "path": it.place(), "what": it.text(), "try": advice(&it.hint) }))
+        .collect()
 }

@@ -1,4 +1,5 @@
-//! The settings of a runtime that concern the other programs of its node: NRI, and the files that it imports.
+//! The settings of a runtime that concern the other programs of its node: NRI, the streaming server, and the files that
+//! it imports.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,6 +16,15 @@ pub(super) struct RuntimeSettings {
     pub(super) nri: Option<Nri>,
     /// The paths from which the runtime reads further configuration.
     pub(super) imports: Vec<PathBuf>,
+    /// `None` if the kernel chooses a free port.
+    pub(super) streaming: Option<StreamingServer>,
+}
+
+/// The address of the server for streams of Exec, Attach and PortForward.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct StreamingServer {
+    pub(super) address: String,
+    pub(super) port: String,
 }
 
 /// The paths that NRI uses.
@@ -93,10 +103,15 @@ fn of_containerd(
     let is_off = nri
         .bool("disable")
         .unwrap_or(minor_version(version) < (2, 0));
+    let cri = Nested {
+        tables: &tables,
+        path: &["plugins", "io.containerd.grpc.v1.cri"],
+    };
     Ok(RuntimeSettings {
         nri: (!is_off && !is_disabled)
             .then(|| nri.nri(["socket_path", "plugin_path", "disable_connections"])),
         imports,
+        streaming: cri.streaming("stream_server_address", "stream_server_port"),
     })
 }
 
@@ -142,9 +157,14 @@ fn of_crio(root: &Root<'_>, arguments: &[&str], version: &str) -> Result<Runtime
     if is_set("--nri-disable-connections") == Some(true) {
         paths.socket = None;
     }
+    let api = Nested {
+        tables: &tables,
+        path: &["crio", "api"],
+    };
     Ok(RuntimeSettings {
         nri: is_on.then_some(paths),
         imports: vec![drop_ins],
+        streaming: api.streaming("stream_address", "stream_port"),
     })
 }
 
@@ -168,11 +188,10 @@ impl Nested<'_> {
         self.value(key)?.as_bool()
     }
 
-    fn path(&self, key: &str, default: &str) -> PathBuf {
+    fn text<'t>(&'t self, key: &str, default: &'t str) -> &'t str {
         self.value(key)
             .and_then(toml::Value::as_str)
             .unwrap_or(default)
-            .into()
     }
 
     /// The paths of NRI at these keys, unless the last key switches its socket off. Both runtimes have the defaults of
@@ -180,9 +199,18 @@ impl Nested<'_> {
     fn nri(&self, [socket, plugins, without_socket]: [&str; 3]) -> Nri {
         let has_socket = self.bool(without_socket) != Some(true);
         Nri {
-            socket: has_socket.then(|| self.path(socket, "/var/run/nri/nri.sock")),
-            plugins: self.path(plugins, "/opt/nri/plugins"),
+            socket: has_socket.then(|| self.text(socket, "/var/run/nri/nri.sock").into()),
+            plugins: self.text(plugins, "/opt/nri/plugins").into(),
         }
+    }
+
+    /// The streaming server at these keys. Both runtimes have the same defaults.
+    fn streaming(&self, address: &str, port: &str) -> Option<StreamingServer> {
+        let port = self.text(port, "0");
+        (!matches!(port, "" | "0")).then(|| StreamingServer {
+            address: self.text(address, "127.0.0.1").to_owned(),
+            port: port.to_owned(),
+        })
     }
 }
 
@@ -338,6 +366,42 @@ mod tests {
         assert_eq!(other.plugins, Path::new("/opt/x"));
         assert_eq!(socket(Some(other)), Some("/run/x.sock".into()));
         assert_eq!(socket(flags(&["--nri-disable-connections"])), None);
+    }
+
+    #[test]
+    fn only_a_fixed_port_of_the_streaming_server_is_a_setting() {
+        let read = |path: &str, text: &str| {
+            let root = root(&[(path, text)]);
+            let root = Root::of(root.path());
+            if path.contains("crio") {
+                of_crio(&root, &["crio"], "1.34.0").unwrap().streaming
+            } else {
+                of_containerd(&root, &["containerd"], "2.4.2")
+                    .unwrap()
+                    .streaming
+            }
+        };
+        let fixed = |address: &str| {
+            Some(StreamingServer {
+                address: address.to_owned(),
+                port: "10010".to_owned(),
+            })
+        };
+        let [containerd, crio] = ["/etc/containerd/config.toml", "/etc/crio/crio.conf"];
+        let cri = "[plugins.'io.containerd.grpc.v1.cri']\nstream_server_port = ";
+        assert_eq!(read(containerd, ""), None);
+        assert_eq!(read(containerd, &format!("{cri}'0'")), None);
+        assert_eq!(
+            read(containerd, &format!("{cri}'10010'")),
+            fixed("127.0.0.1")
+        );
+        assert_eq!(
+            read(
+                crio,
+                "[crio.api]\nstream_address = ''\nstream_port = '10010'"
+            ),
+            fixed("")
+        );
     }
 
     #[test]

@@ -101,19 +101,11 @@ pub(super) fn shared(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<
     })
 }
 
-/// Shims and runc use these directories whatever the value of `state` is in containerd's configuration.
 pub(super) fn containerd_state(
     facts: &MachineFacts<'_>,
     _: &[PlannedStep],
 ) -> Option<Vec<Finding>> {
-    let answered = answered(facts);
-    let containerds = answered
-        .iter()
-        .filter(|(_, found)| found.runtime == "containerd");
-    let what = "several containerds have their shims' sockets and the state of runc here";
-    let hint = "keeping these folders when you remove one of the containerds";
-    let places = ["/run/containerd/s", "/run/containerd/runc"];
-    (containerds.count() > 1).then(|| vec![Finding::new(places, what, hint)])
+    collisions::containerd_state(&answered(facts)).map(|note| vec![note])
 }
 
 pub(super) fn cgroup_driver(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
