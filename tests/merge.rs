@@ -5,6 +5,7 @@ use criswitch::dispatch::fanout::merge;
 use criswitch::gate::Readable;
 use criswitch_cri::codec::cri;
 use criswitch_cri::rpc::List;
+use criswitch_cri::rpc::features::{Feature, OF_RUNTIME};
 use criswitch_cri::rpc::filter::filter;
 use prost::Message;
 
@@ -28,7 +29,7 @@ fn a_tag_whose_length_takes_two_bytes_is_the_same_tag() {
 fn a_feature_that_is_no_bool_is_dropped_and_the_others_stay() {
     let text = [9 << 3 | 2, 1, b'x'];
     let features = Bytes::from([&[1 << 3, 1], text.as_slice()].concat());
-    let common = merge::common_features(&[features.clone(), features]).unwrap();
+    let common = merge::common_features(&[features.clone(), features], OF_RUNTIME).unwrap();
     assert_eq!(common.as_ref(), [1 << 3, 1]);
 }
 
@@ -41,10 +42,28 @@ fn a_feature_is_common_if_all_backends_have_it_whether_it_is_known_or_not() {
     };
     let common = |all: &[&[u8]]| {
         let all: Vec<_> = all.iter().map(|numbers| features(numbers)).collect();
-        merge::common_features(&all).unwrap()
+        merge::common_features(&all, OF_RUNTIME).unwrap()
     };
     assert_eq!(common(&[&[5, 9], &[9, 5]]), features(&[5, 9]));
     assert_eq!(common(&[&[1, 5, 9], &[1]]), features(&[1]));
+}
+
+/// The table has all RPCs of all features of the CRI. So this test has a feature for an RPC that is not in the table.
+#[test]
+fn a_feature_that_stands_for_rpcs_is_dropped_unless_criswitch_has_the_rpcs() {
+    let with = |number: u32, rpcs: &'static [&'static str]| Feature {
+        name: "x",
+        number,
+        rpcs,
+    };
+    let known = [
+        with(1, &[]),
+        with(2, &["PullImage"]),
+        with(3, &["PullImage", "PullNothing"]),
+    ];
+    let features = Bytes::from_static(&[1 << 3, 1, 2 << 3, 1, 3 << 3, 1]);
+    let common = merge::common_features(&[features.clone(), features], &known).unwrap();
+    assert_eq!(common.as_ref(), [1 << 3, 1, 2 << 3, 1]);
 }
 
 #[test]

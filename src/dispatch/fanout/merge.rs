@@ -179,12 +179,12 @@ pub fn pieces(list: &Bytes, most: usize) -> Vec<Bytes> {
 /// Returns a `RuntimeFeatures` with the features that are true in each message of `all`.
 ///
 /// All fields of `RuntimeFeatures` are bools (cri-api v0.38.0-beta.0). A field that this build does not know is merged
-/// like a bool, and dropped if its wire type differs from a bool's. A feature that stands for RPCs is dropped unless
-/// criswitch serves these RPCs.
+/// like a bool, and dropped if its wire type differs from a bool's. A feature of `known` that stands for RPCs is dropped
+/// unless criswitch serves these RPCs.
 ///
 /// # Errors
 /// If one of `all` is not valid protobuf.
-pub fn common_features(all: &[Bytes]) -> Result<Bytes, Malformed> {
+pub fn common_features(all: &[Bytes], known: &[Feature]) -> Result<Bytes, Malformed> {
     let mut out = BytesMut::new();
     let Some(first) = all.first() else {
         return Ok(Bytes::new());
@@ -193,7 +193,7 @@ pub fn common_features(all: &[Bytes]) -> Result<Bytes, Malformed> {
         .map(|field| Ok(field?.number))
         .collect::<Result<_, Malformed>>()?;
     numbers.retain(|number| {
-        features::OF_RUNTIME
+        known
             .iter()
             .find(|it| it.number == *number)
             .is_none_or(Feature::is_served)

@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use criswitch_config::Table;
 use criswitch_cri::codec::protobuf::{self, MAP_KEY, MAP_VALUE, Malformed};
 use criswitch_cri::facts::{BACKENDS_READY, NEEDED, conditions};
+use criswitch_cri::rpc::features::OF_RUNTIME;
 use criswitch_cri::rpc::fields::{
     runtime_condition, runtime_handler, runtime_status, status_response,
 };
@@ -70,7 +71,7 @@ pub fn merged(
             shared.push(features(&said.status)?);
         }
     }
-    let features = merge::common_features(&shared)?;
+    let features = merge::common_features(&shared, OF_RUNTIME)?;
     if !features.is_empty() {
         protobuf::put_bytes(&mut out, status_response::FEATURES, &features);
     }
