@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use criswitch_client::probe::Probed;
 use criswitch_client::probe::subnets::Subnet;
@@ -14,6 +14,9 @@ use criswitch_platform::{LostSocket, SocketProcess, sockets};
 
 use super::finding::Finding;
 use super::runtime_settings::{RuntimeSettings, StreamingServer};
+
+/// The folder that all programs share, so that a socket of another program in this folder is no socket of a backend.
+const SHARED_FOLDER: &str = "/run";
 
 /// The paths that the backends share, and the lost sockets of this machine. `backends` have answered, and `sockets` are
 /// those of all backends. If the configuration of a backend cannot be read, an unknown finding names the backend.
@@ -62,14 +65,14 @@ pub(super) fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
 
 /// The NRI sockets, and these sockets of backends, on which a process listens that connections do not reach, because
 /// the socket file was removed or replaced. Also every other socket whose path a second process has bound, if one of
-/// the two is a runtime. Connects to the NRI sockets.
+/// the two is a runtime, or if the socket is below the folder of a backend's socket. Connects to the NRI sockets.
 fn lost_sockets<'s>(backends: impl Iterator<Item = &'s Address>) -> Vec<Finding> {
     let backends: BTreeSet<_> = backends.map(|socket| in_run(socket.path())).collect();
     let is_wanted = |path: &Path| is_nri(path) || backends.contains(path);
     match sockets::lost_sockets(is_wanted, is_nri, true) {
         Ok(lost) => lost
             .iter()
-            .filter(|lost| is_wanted(&lost.path) || lost.processes.iter().any(is_runtime))
+            .filter(|lost| is_wanted(&lost.path) || is_of_runtime(lost, &backends))
             .map(of_socket)
             .collect(),
         Err(error) => vec![Finding::unknown(["/proc"], error, "")],
@@ -90,6 +93,16 @@ pub fn lost_nri() -> io::Result<Vec<Finding>> {
 /// Whether the name of the socket is usual for NRI, such as `nri.sock` or `crio-nri.sock`.
 fn is_nri(path: &Path) -> bool {
     path.to_string_lossy().ends_with("nri.sock")
+}
+
+/// Whether a runtime has bound this path, whatever the other program is, or the path is below the folder of one of these
+/// sockets of backends.
+fn is_of_runtime(lost: &LostSocket, backends: &BTreeSet<PathBuf>) -> bool {
+    let folders = backends.iter().filter_map(|socket| socket.parent());
+    folders
+        .filter(|folder| *folder != Path::new(SHARED_FOLDER))
+        .any(|folder| lost.path.starts_with(folder))
+        || lost.processes.iter().any(is_runtime)
 }
 
 fn is_runtime(process: &SocketProcess) -> bool {
@@ -246,6 +259,27 @@ mod tests {
             names.map(|name| is_nri(Path::new(name))),
             [true, true, false]
         );
+    }
+
+    #[test]
+    fn a_path_that_any_two_programs_have_bound_is_reported_below_the_folder_of_a_backends_socket() {
+        let backends = ["/run/kata/kata.sock", "/run/cri-dockerd.sock"].map(PathBuf::from);
+        let is_reported = |path: &str, program: &str| {
+            let process = SocketProcess {
+                pid: 9,
+                program: program.to_owned(),
+            };
+            let lost = LostSocket {
+                path: path.into(),
+                processes: vec![process.clone(), process],
+            };
+            is_of_runtime(&lost, &backends.clone().into())
+        };
+        assert!(is_reported("/run/kata/debug.sock", "thief"));
+        assert!(is_reported("/run/kata/s/shim.sock", "thief"));
+        assert!(is_reported("/run/other/any.sock", "containerd"));
+        assert!(!is_reported("/run/other/any.sock", "thief"));
+        assert!(!is_reported("/run/any.sock", "thief"));
     }
 
     #[test]
