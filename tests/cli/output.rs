@@ -92,6 +92,9 @@ async fn the_json_of_a_daemon_has_this_shape() {
               },
               "criswitch": "boolean",
               "defaultHandler": "string",
+              "features": [
+                "string"
+              ],
               "handlers": [
                 {
                   "backend": "string",

@@ -382,6 +382,10 @@ async fn the_json_of_status_has_the_pods_and_features_of_each_handler() {
     assert_eq!(shown["criswitch"], true);
     assert_eq!(shown["handlers"][1]["pods"], 1);
     assert_eq!(shown["handlers"][1]["features"], json!([]));
+    assert_eq!(shown["features"], json!(["supplemental_groups_policy"]));
+    let wide = run(&node, &["status", "-o", "wide"]).await.stdout;
+    let line = "\nfeatures of the node: supplemental_groups_policy\n";
+    assert!(wide.contains(line), "{wide}");
     assert_eq!(shown["backends"][0]["state"], "ready");
     assert_eq!(
         shown["reloads"]["last"]["changes"]["handlersAdded"],

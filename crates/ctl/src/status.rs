@@ -19,6 +19,7 @@ use criswitch_config::wording::{ago, counted, place, removal, span};
 use criswitch_cri::codec::admin::{Backend, Handler, Rejection, Reload, State, reload};
 use criswitch_cri::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use criswitch_cri::facts::{BACKENDS_READY, NEEDED};
+use criswitch_cri::rpc::features;
 use criswitch_node::collisions;
 use serde_json::{Map, Value as Json, json};
 
@@ -172,6 +173,7 @@ fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Resul
         SafeText::parts(head),
         places(state)?.into(),
         handlers(daemon, is_wide)?.into(),
+        features_of_node(&daemon.status, is_wide).into(),
         failures(state.rejections.iter())?.into(),
         faults(daemon).into(),
         output::name_lines(lost_nri().unwrap_or_default()).into(),
@@ -326,6 +328,19 @@ fn features(status: &StatusResponse, handler: &str, is_wide: bool) -> String {
         .join(" ")
 }
 
+/// The line about the features that do not depend on the handler; empty without `is_wide`, or if there are none.
+fn features_of_node(status: &StatusResponse, is_wide: bool) -> String {
+    let names = node_features(status);
+    if names.is_empty() || !is_wide {
+        return String::new();
+    }
+    format!("features of the node: {}\n", names.join(" "))
+}
+
+fn node_features(status: &StatusResponse) -> Vec<&'static str> {
+    features::of_runtime(&status.features.unwrap_or_default())
+}
+
 /// A table of pods that were not created, the newest failure first; empty if there are none.
 pub(super) fn failures<'a>(
     rejections: impl DoubleEndedIterator<Item = &'a Rejection>,
@@ -433,7 +448,7 @@ fn foreign_json(other: &Foreign) -> Json {
     })
 }
 
-/// The JSON output: the daemon's state and health, with the pods and features of each handler.
+/// The JSON output: the daemon's state and health, the features of the node, and the pods and features of each handler.
 fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
     let owners = owners(&daemon.state);
     let mut json = serde_json::to_value(&daemon.state)?;
@@ -443,6 +458,8 @@ fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
         json.insert("criswitch".to_owned(), json!(true));
         json.insert("health".to_owned(), health.json());
         json.insert("problems".to_owned(), json!(health.problems()));
+        let features = node_features(&daemon.status);
+        json.insert("features".to_owned(), json!(features));
         json.insert("lostNriSockets".to_owned(), json!(lost_nri().ok()));
     }
     for row in objects(&mut json, "backends") {
