@@ -248,7 +248,7 @@ async fn json_objects_may_follow_one_another_and_an_error_names_its_line_and_cau
         ),
         (format!("{one} {twice}"), "pods.json:2:33: "),
         (
-            format!("{{}} {{\"kind\": 1, \"kind\": 2}}"),
+            "{} {\"kind\": 1, \"kind\": 2}".to_owned(),
             "pods.json:1:16: the key \"kind\" occurs twice",
         ),
         (
