@@ -209,6 +209,18 @@ fn a_flag_that_needs_a_value_takes_a_word_that_looks_like_a_flag() {
 }
 
 #[test]
+fn a_command_with_a_colon_before_it_has_no_variables() {
+    let file = KUBELET.replace(
+        "/usr/bin/kubelet --config",
+        "-:/usr/bin/kubelet $A --config",
+    );
+    let set = "Environment=A=--container-runtime-endpoint=unix:///run/crio.sock\nExecStart=";
+    says(&machine(&file.replace("ExecStart=", set)), "");
+    let plain = file.replace("-:/usr", "-/usr").replace("ExecStart=", set);
+    says(&machine(&plain), CRIO);
+}
+
+#[test]
 fn a_variable_that_systemd_passes_on_is_unknown() {
     let unit = |line: &str| machine(&KUBELET.replace("ExecStart=", &format!("{line}\nExecStart=")));
     let problem = "kubelet.service: unknown: PassEnvironment= gives the command the value that systemd itself has for KUBELET_EXTRA_ARGS";

@@ -30,6 +30,9 @@ const MANAGER: &str = "system.conf";
 /// The specifiers that stand for directories and for the character `%`, with their values.
 const SPECIFIERS: [(char, &str); 4] = [('t', "/run"), ('S', "/var/lib"), ('E', "/etc"), ('%', "%")];
 
+/// The prefixes of a command in `ExecStart=`.
+const PREFIXES: [char; 6] = ['-', '@', ':', '+', '!', '|'];
+
 /// The keys that this file and its callers read.
 const KEYS: [&str; 10] = [
     "Environment",
@@ -234,8 +237,14 @@ impl Unit {
                 unknown(findings, &line.from, what);
             }
         }
-        let text = line.text.trim_start_matches(['-', '@', ':', '+', '!', '|']);
-        words(&self.specified(text), &line.from)
+        let text = line.text.trim_start_matches(PREFIXES);
+        let words = words(&self.specified(text), &line.from);
+        let prefixes = line.text.len() - text.len();
+        // With this prefix, systemd replaces no variables.
+        if line.text.get(..prefixes).is_some_and(|it| it.contains(':')) {
+            return words;
+        }
+        words
             .iter()
             .flat_map(|part| expanded(part, &variables))
             .collect()
