@@ -76,16 +76,24 @@ shared() {
   equal "unpinned pause images" '["old",true]' "$unpinned"
 }
 
+# critest skips these specs if containerd does not tell a plug-in that connects of each container that is created meanwhile.
+# Only the moment decides whether that happens.
+MAY_SKIP="should receive a callback for container created during the Synchronize call
+should receive information about all containers without the race condition during initialization"
+
 # passes_nri WHERE N HANDLER: checks that critest's 13 specs of NRI pass at the socket WHERE, for pods of the handler that
-# containerd N runs. critest skips up to three that containerd does not always pass.
+# containerd N runs, or are those of MAY_SKIP.
 passes_nri() {
-  local passed
+  local report=$BATS_TEST_TMPDIR/$1-$2.json ended
   critest -runtime-endpoint "unix://$DIR/$1.sock" -image-endpoint "unix://$DIR/$1.sock" -runtime-handler "$3" \
     -nri-socket "$DIR/nri-$2.sock" -test-images-file "$DIR/nri/images.yaml" -ginkgo.no-color -ginkgo.focus '\[k8s.io\] NRI' \
-    >"$BATS_TEST_TMPDIR/critest" 2>&1 || fail "$1: $(<"$BATS_TEST_TMPDIR/critest")" || return
-  passed=$(sed -n 's/.* \([0-9]*\) Passed | 0 Failed .*/\1/p' "$BATS_TEST_TMPDIR/critest")
-  echo "# $1, containerd $2: $passed of 13 specs pass" >&3
-  [ "${passed:-0}" -ge 10 ] || fail "$(<"$BATS_TEST_TMPDIR/critest")"
+    -ginkgo.flake-attempts 2 -ginkgo.json-report "$report" >"$BATS_TEST_TMPDIR/critest" 2>&1 ||
+    fail "$1: $(<"$BATS_TEST_TMPDIR/critest")" || return
+  ended=$(jq -r '.[].SpecReports[] | select(.LeafNodeType == "It" and .ContainerHierarchyTexts[0] == "[k8s.io] NRI") |
+    .State + " " + .LeafNodeText' "$report")
+  echo "# $1, containerd $2: $(grep -c ^passed <<<"$ended") of $(wc -l <<<"$ended") specs pass" >&3
+  equal "specs of NRI" 13 "$(wc -l <<<"$ended")"
+  equal "other specs that do not pass" "" "$(grep -v '^passed ' <<<"$ended" | grep -vxF "skipped ${MAY_SKIP/$'\n'/$'\n'skipped }")"
 }
 
 @test "critest's specs of NRI pass for both of two containerds, directly and through criswitch" {
