@@ -620,19 +620,7 @@ fn a_changed_specification_is_applied_over_the_first_and_undone_alone() {
     let machine = image();
     succeeds(&machine, "apply");
     let first = state(machine.root(), false);
-    let files = main_file(&SPEC.replace("[node]", "kata = '/run/kata/containerd.sock'\n[node]"));
-    let (program, spec) = (machine.at("/programs"), files.main());
-    let apply = [
-        "node",
-        "apply",
-        "--root",
-        text(machine.root()),
-        "--spec",
-        text(&spec),
-        "--programs",
-    ];
-    let outcome = run(&[&apply[..], &[text(&program)]].concat());
-    assert_eq!(outcome.code, 0, "{}", outcome.stdout);
+    apply_with(&machine, "kata = '/run/kata/containerd.sock'\n");
     assert!(
         fs::read_to_string(machine.at("/etc/criswitch/criswitch.toml"))
             .unwrap()
@@ -641,4 +629,39 @@ fn a_changed_specification_is_applied_over_the_first_and_undone_alone() {
     assert_eq!(status(&machine)["state"], "installed");
     succeeds(&machine, "undo");
     assert_eq!(state(machine.root(), false), first);
+}
+
+#[test]
+fn an_address_of_the_metrics_installs_their_socket_until_the_undo() {
+    const UNIT: &str = "/etc/systemd/system/criswitch-metrics.socket";
+    const LINK: &str = "/etc/systemd/system/criswitch.service.wants/criswitch-metrics.socket";
+    let machine = image();
+    succeeds(&machine, "apply");
+    let first = state(machine.root(), false);
+    assert!(!machine.at(UNIT).exists());
+    for address in ["0.0.0.0:9199", "[::1]:9200"] {
+        apply_with(&machine, &format!("[metrics]\nlisten = '{address}'\n"));
+        let unit = fs::read_to_string(machine.at(UNIT)).unwrap();
+        assert!(
+            unit.contains(&format!("\nListenStream={address}\n")),
+            "{unit}"
+        );
+        let target = fs::read_link(machine.at(LINK)).unwrap();
+        assert_eq!(target, Path::new("../criswitch-metrics.socket"));
+    }
+    succeeds(&machine, "undo");
+    succeeds(&machine, "undo");
+    assert_eq!(state(machine.root(), false), first);
+    assert!(!machine.at(UNIT).exists());
+}
+
+/// Applies a specification with these lines before `[node]`.
+#[track_caller]
+fn apply_with(machine: &Machine, lines: &str) {
+    let files = main_file(&SPEC.replace("[node]", &format!("{lines}[node]")));
+    let (program, spec) = (machine.at("/programs"), files.main());
+    let apply = ["node", "apply", "--root", text(machine.root())];
+    let source = ["--spec", text(&spec), "--programs", text(&program)];
+    let outcome = run(&[apply, source].concat());
+    assert_eq!(outcome.code, 0, "{}", outcome.stdout);
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::actions::{Action, Actions, Work};
 use super::facts::MachineFacts;
 use super::journal::{DIRECTORY, NewStage};
-use super::steps::{Content, PlannedStep, UNITS, text};
+use super::steps::{Content, METRICS_SOCKET, PlannedStep, UNITS, text};
 
 const RECOVER: &str = "criswitch-recover.service";
 /// The program of the recover unit.
@@ -130,28 +130,39 @@ fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions 
 
 /// The calls of systemctl that start or restart criswitch with its new files, and the calls that undo this.
 fn systemctl_actions(verb: &str, planned: &[&PlannedStep]) -> Actions {
-    let socket = planned
-        .iter()
-        .flat_map(|planned| &planned.changes)
-        .find(|change| change.place.ends_with("/criswitch.socket"));
-    // A change of the socket unit takes effect only when the unit is restarted.
-    let units: &[&str] = if verb == "restart" && socket.is_none() {
-        &["criswitch.service"]
-    } else {
-        &["criswitch.socket", "criswitch.service"]
+    let change_of = |unit: &str| {
+        let path = format!("{UNITS}/{unit}");
+        let mut changes = planned.iter().flat_map(|planned| &planned.changes);
+        changes.find(|change| change.place == path)
     };
-    let start = systemctl("start", &[&[verb], units].concat());
+    let (socket, metrics) = (change_of("criswitch.socket"), change_of(METRICS_SOCKET));
+    let is_new_metrics = metrics.is_some_and(|change| change.what == "create");
+    // A change of a socket unit takes effect only when the unit is restarted. A start of the service starts a new
+    // socket of the metrics.
+    let mut units = Vec::new();
+    if metrics.is_some() && !is_new_metrics {
+        units.push(METRICS_SOCKET);
+    }
+    if verb == "start" || socket.is_some() {
+        units.push("criswitch.socket");
+    }
+    units.push("criswitch.service");
+    let start = systemctl("start", &[&[verb], &*units].concat());
     let reload = systemctl("start", &["daemon-reload"]);
     let mut actions = Actions {
         forward: vec![reload.clone(), start.clone()],
         before_undo: Vec::new(),
         after_undo: vec![reload],
     };
+    if is_new_metrics {
+        let stop = systemctl("start", &["stop", METRICS_SOCKET]);
+        actions.before_undo.push(stop);
+    }
     if verb == "restart" {
         actions.after_undo.push(start);
         return actions;
     }
-    let stop = systemctl("start", &[&["stop"], units].concat());
+    let stop = systemctl("start", &[&["stop"], &*units].concat());
     actions.before_undo.push(stop);
     if socket.is_some_and(|change| change.what == "create") {
         actions.before_undo.push(action("start", Work::Forget));
@@ -236,5 +247,85 @@ pub(super) fn recover(
     Recover {
         unit: vec![program, (units.join(RECOVER), text(&unit))],
         link: vec![(link, target)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::steps::Change;
+    use super::*;
+
+    /// The calls of systemctl before and after a change of a unit: forward, before an undo, and after it.
+    fn calls(verb: &str, unit: &str, what: &str) -> [Vec<String>; 3] {
+        let change = Change {
+            place: format!("{UNITS}/{unit}"),
+            what: what.to_owned(),
+            content: None,
+        };
+        let planned = PlannedStep {
+            step: "units",
+            changes: vec![change],
+        };
+        let actions = systemctl_actions(verb, &[&planned]);
+        [actions.forward, actions.before_undo, actions.after_undo].map(|actions| {
+            let calls = actions.into_iter().filter_map(|action| match action.work {
+                Work::Systemctl(words) if words != ["daemon-reload"] => Some(words.join(" ")),
+                _ => None,
+            });
+            calls.collect()
+        })
+    }
+
+    #[test]
+    fn a_socket_of_the_metrics_is_restarted_when_it_changes_and_stopped_when_it_is_undone() {
+        let both = "criswitch.socket criswitch.service";
+        let metrics = "criswitch-metrics.socket criswitch.service";
+        for (verb, unit, what, [forward, before, after]) in [
+            (
+                "restart",
+                METRICS_SOCKET,
+                "create",
+                [
+                    "restart criswitch.service",
+                    "stop criswitch-metrics.socket",
+                    "restart criswitch.service",
+                ],
+            ),
+            (
+                "restart",
+                METRICS_SOCKET,
+                "replace",
+                [
+                    &format!("restart {metrics}"),
+                    "",
+                    &format!("restart {metrics}"),
+                ],
+            ),
+            (
+                "start",
+                METRICS_SOCKET,
+                "create",
+                [
+                    &format!("start {both}"),
+                    &format!("stop criswitch-metrics.socket,stop {both}"),
+                    "",
+                ],
+            ),
+            (
+                "restart",
+                "criswitch.socket",
+                "replace",
+                [&format!("restart {both}"), "", &format!("restart {both}")],
+            ),
+            (
+                "restart",
+                "criswitch.service",
+                "replace",
+                ["restart criswitch.service", "", "restart criswitch.service"],
+            ),
+        ] {
+            let made = calls(verb, unit, what).map(|calls| calls.join(","));
+            assert_eq!(made, [forward, before, after], "{verb} {unit} {what}");
+        }
     }
 }

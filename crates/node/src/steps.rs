@@ -36,6 +36,10 @@ const SHIPPED: [(&str, &str, &str); 2] = [
         "multi-user.target.wants",
     ),
 ];
+/// The unit that listens for clients of the metrics, as shipped, and its address there. The daemon has no network.
+pub(super) const METRICS_SOCKET: &str = "criswitch-metrics.socket";
+const METRICS_UNIT: &str = include_str!("../../../systemd/criswitch-metrics.socket");
+const METRICS_ADDRESS: &str = "127.0.0.1:9199";
 const SHIPPED_DROP_IN: &str = include_str!("../../../systemd/kubelet.service.d/10-criswitch.conf");
 
 /// The mode bits that let users other than the owner write to a file.
@@ -126,12 +130,21 @@ fn units(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
         Ok(wanted) => wanted.config.listen.to_string(),
         Err(_) => DEFAULT_LISTEN.to_owned(),
     };
-    let folder = Path::new(UNITS);
-    let mut files = Vec::new();
-    for (name, unit, target) in SHIPPED {
+    let metrics = facts.wanted.as_ref().ok();
+    let metrics = metrics.and_then(|wanted| wanted.config.metrics.as_ref());
+    let metrics = metrics.map(|address| {
+        let unit = METRICS_UNIT.replace(METRICS_ADDRESS, &address.to_string());
+        (METRICS_SOCKET, unit, "criswitch.service.wants")
+    });
+    let shipped = SHIPPED.map(|(name, unit, target)| {
         let unit = unit
             .replace(PACKAGED, &format!("{CURRENT}/"))
             .replace(DEFAULT_LISTEN, &listen);
+        (name, unit, target)
+    });
+    let folder = Path::new(UNITS);
+    let mut files = Vec::new();
+    for (name, unit, target) in shipped.into_iter().chain(metrics) {
         let link = Content::Link(Path::new("..").join(name));
         files.push((folder.join(name), text(&unit)));
         files.push((folder.join(target).join(name), link));

@@ -158,6 +158,7 @@ is_undone() {
 @test "apply installs criswitch" {
   disturb_nothing node apply --spec /root/spec.toml
   node status --ready
+  has "the metrics" criswitch_build_info "$(in_node curl -sSf --max-time 60 http://127.0.0.1:9199/metrics)"
 }
 
 @test "a second apply changes nothing" {
@@ -228,5 +229,6 @@ only_criswitch_changed() {
   wait_for 60 "the end of the pod" pod_gone boxed
   disturb_nothing node uninstall
   same "the files" "$(kept files)" "$(files_of_node)"
+  equal "the socket of the metrics" inactive "$(in_node systemctl is-active criswitch-metrics.socket)"
   [ "$(kept kubelet)" != "$(processes kubelet)" ] || fail "the kubelet still uses criswitch"
 }
