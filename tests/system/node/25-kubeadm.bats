@@ -39,10 +39,10 @@ replace() {
   cp "$(command -v "$1")" "$(root)/root/.$1" && mv "$(root)/root/.$1" "$(root)/root/$1"
 }
 
-# upload_config: uploads the configuration of new nodes. The programs of the tests have no version.
+# upload_config: uploads the configuration of new nodes. Only the older programs know their version.
 upload_config() {
   local version
-  version=$(kubeadm version -o short | sed 's/^v0.*/v1.36.0/') &&
+  version=$(kubeadm version -o short | sed 's/^v0.*/v1.37.0/') &&
     sed -i "s/^kubernetesVersion:.*/kubernetesVersion: $version/" "$DIR/kubeadm.yaml" &&
     kubeadm init phase upload-config all --config "$DIR/kubeadm.yaml" --kubeconfig "$DIR/super-admin.conf"
 }
