@@ -3,7 +3,7 @@
 #
 #   tests/run.sh            the quick lane: needs only cargo and a network; at most 5 minutes from nothing
 #   tests/run.sh all        every step that each change must pass: 45 minutes with a warm cache, 65 from nothing
-#   tests/run.sh nightly    long simulations, fuzzing, power cuts, Windows, second versions of partners: about 5.5 hours
+#   tests/run.sh nightly    long simulations, fuzzing, power cuts, Windows, second versions of partners: about 5.8 hours
 #   tests/run.sh hosted     steps that workflows run beside a lane; some need servers that test machines cannot reach
 #   tests/run.sh STEP...    these steps
 #   tests/run.sh --list     the steps, with the lane, the needs and the minutes of each
@@ -58,6 +58,7 @@ windows-lints all         network      1    after_builds tests/system/windows/ru
 windows       nightly     root,network 14   tests/system/windows/run.sh
 demo          all         -            1.5  after_builds test_demo
 comparison    nightly     root,go      5    benches/compare/run.sh --smoke
+same-commit   nightly     root,go      15   compare_with_itself
 simulation    nightly     -            10   simulate_long
 fuzzing       nightly     network      58   tests/fuzz/run.sh
 addresses     nightly     network      15   fuzz_addresses
@@ -287,6 +288,11 @@ measure_coverage() {
 # Compares the instructions of calls with those at another commit, by default the previous one.
 compare_instructions() {
   install jq && benches/compare/gate.sh "${CRISWITCH_BASE:-HEAD^}"
+}
+
+# Checks that the gate runs here, and counts about the same instructions for two builds of one commit.
+compare_with_itself() {
+  install jq && benches/compare/gate.sh HEAD
 }
 
 # install PROGRAM: installs the Debian package with the program's name, unless the program exists.

@@ -25,7 +25,10 @@ main() {
   trap "rm -rf '$tree'" EXIT
   git -C "$TOP" archive "$base" | tar -x -C "$tree"
   # A build of the benchmark also builds the daemon, with the features that the benchmark's own build has.
+  # An earlier build must not stand for that of a commit without this program.
+  rm -f "$CACHE/gate/release/criswitchd"
   (cd "$tree" && CARGO_TARGET_DIR=$CACHE/gate cargo bench --quiet --locked --bench compare --no-run)
+  [ -x "$CACHE/gate/release/criswitchd" ] || { echo "gate.sh: $1 has no program criswitchd" >&2; exit 1; }
   CRISWITCH_STATIC=$CACHE/gate/release/criswitchd "$TOP/benches/compare/run.sh" --rounds 1 "${WORKS[@]/#/--work=}"
   judge "$CACHE/compare/compare.json"
 }
