@@ -115,6 +115,53 @@ fn each_panel_has_a_unique_id_a_place_and_a_description() {
     }
 }
 
+#[test]
+fn the_dashboard_shows_the_open_panels_first_and_then_only_collapsed_rows() {
+    let dashboard = dashboard();
+    let shown = dashboard["panels"].as_array().unwrap();
+    let is_collapsed = |panel: &Json| panel["collapsed"] == true;
+    let first = shown.iter().position(is_collapsed).unwrap();
+    let (open, rest) = shown.split_at(first);
+    let titles: Vec<_> = open
+        .iter()
+        .map(|it| it["title"].as_str().unwrap())
+        .collect();
+    let rows = [
+        &[
+            "Fleet",
+            "Nodes",
+            "Nodes with a problem",
+            "Rollout",
+            "Problems",
+            "Versions",
+            "Configurations",
+        ][..],
+        &[
+            "Node",
+            "Backends",
+            "Pods",
+            "Failing lists",
+            "Last reload",
+            "Retiring backends",
+        ],
+        &["Oldest cached list in use"],
+        &[
+            "Calls",
+            "Calls",
+            "Failed calls",
+            "Part of a backend, 99th percentile",
+        ],
+    ];
+    assert_eq!(titles, rows.concat());
+    assert!(
+        rest.iter().all(is_collapsed),
+        "an open panel is below a collapsed row"
+    );
+    // Grafana places the panels by their positions, whatever their order in the file is.
+    let place = |panel: &Json| ["y", "x"].map(|key| panel["gridPos"][key].as_u64().unwrap());
+    assert!(shown.is_sorted_by_key(place));
+}
+
 /// Checks that no panels overlap, and that each panel has a description.
 fn assert_panels(panels: &[Json]) {
     let mut taken = BTreeSet::new();
