@@ -36,7 +36,7 @@ teardown() {
 
 teardown_file() {
   # Nothing needs these programs any more, so they are killed.
-  end_remaining KILL npd nfd-worker nfd-master scheduler kubelet cluster apiserver etcd
+  end_remaining KILL npd containerd-7 nfd-worker nfd-master scheduler kubelet cluster apiserver etcd
   remove_pods
 }
 
@@ -373,7 +373,7 @@ rejected_by_api() {
   rejected_by_api "$privileged | .spec.containers[0].securityContext.allowPrivilegeEscalation = false" "$privileged"
 }
 
-@test "node-problem-detector sets the conditions of the node while a containerd is down or a reload is rejected" {
+@test "node-problem-detector sets the conditions of the node for a stopped containerd, a rejected reload and a lost NRI socket" {
   [ -n "${CRISWITCH_NIGHTLY:-}" ] || skip "node-problem-detector is in the nightly lane"
   start_problem_detector
   wait_for 60 "the condition of ready backends" condition_is CRIBackendsNotReady False CRIBackendsReady ""
@@ -392,11 +392,25 @@ rejected_by_api() {
   wait_for 60 "the condition of ready backends" condition_is CRIBackendsNotReady False CRIBackendsReady ""
   wait_for 60 "the event of ready backends" event_of_detector Normal CRIBackendsReady "is now: False"
   condition_is CRINRISocketLost False CRINRISocketsFine ""
+  lose_nri_socket
+  wait_for 60 "the condition of a lost NRI socket" condition_is CRINRISocketLost True CRINRISocketLost "$LOST"
+  wait_for 60 "the event of a lost NRI socket" event_of_detector Warning CRINRISocketLost "$LOST"
+  end_program TERM containerd-7
+  wait_for 60 "the condition of fine NRI sockets" condition_is CRINRISocketLost False CRINRISocketsFine ""
   end_program KILL cluster
   wait_for 60 "the condition without criswitch" condition_is CRIBackendsNotReady Unknown CRIBackendsReady "exits with 69"
   start_switch cluster
   wait_for 60 "the condition of ready backends" condition_is CRIBackendsNotReady False CRIBackendsReady ""
   end_program TERM npd
+}
+
+LOST="no connection to this NRI socket reaches containerd"
+
+# lose_nri_socket: starts a containerd with an NRI socket, and removes the file of the socket. criswitch recognizes NRI
+# sockets by their name, which the other containerds of the suite do not use.
+lose_nri_socket() {
+  configure_containerd 7 && sed -i "s|$DIR/nri-7.sock|$DIR/npd/nri.sock|" "$DIR/containerd-7.toml" &&
+    launch_containerd 7 && rm "$DIR/npd/nri.sock"
 }
 
 # start_problem_detector: starts node-problem-detector with the shipped configuration, but asks each second.
