@@ -456,10 +456,7 @@ async fn the_last_report_of_the_default_backend_replaces_one_without_a_file_syst
         later(Duration::from_secs(15)).await;
     }
     let failed = rig.images().image_fs_info(request).await.unwrap_err();
-    assert!(
-        failed.message().contains("no image filesystem"),
-        "{failed}"
-    );
+    assert!(failed.message().contains("no image filesystem"), "{failed}");
 }
 
 #[tokio::test]
