@@ -22,7 +22,7 @@ pub struct Link {
     pub(crate) ready_until: Option<Instant>,
     /// When the state last became [`State::Ready`].
     pub(crate) ready_since: Option<Instant>,
-    /// How many times in a row the state has stopped being [`State::Ready`] within [`STABLE`].
+    /// How many times the state has stopped being [`State::Ready`], without being so for [`STABLE`] in between.
     pub(crate) losses: u32,
     /// Since when a connection has been open; `None` if none is open.
     pub(crate) open_since: Option<Instant>,
@@ -36,9 +36,9 @@ pub struct Link {
 
 /// A backend that stays ready for this long is stable.
 const STABLE: Duration = Duration::from_secs(60);
-/// A backend that was not stable this many times in a row has a fault until it is stable. A restart of a runtime, and
-/// the restart after it, are no fault.
-const MOST_LOSSES: u32 = 3;
+/// A backend that has stopped being ready this many times, without being stable in between, has a fault until it is
+/// stable. A restart of a runtime, and the restart after it, are not a fault.
+const LOSSES_OF_FAULT: u32 = 3;
 
 impl Link {
     /// Records that the state becomes or stops being [`State::Ready`].
@@ -64,7 +64,7 @@ impl Link {
     /// Why the backend has a fault although it is ready, as a sentence without its subject: it stops being ready again
     /// and again. `None` if it is stable. So a runtime that crashes every few seconds does not look healthy in between.
     pub(crate) fn instability(&self) -> Option<String> {
-        if self.losses < MOST_LOSSES || self.is_stable() {
+        if self.losses < LOSSES_OF_FAULT || self.is_stable() {
             return None;
         }
         let last = self
@@ -72,8 +72,8 @@ impl Link {
             .map(|at| span(at.elapsed()))
             .unwrap_or_default();
         Some(format!(
-            "it has stopped being ready {} times, each time within {} after it became ready, the last time {last} ago; see the \
-             log of its runtime",
+            "it has stopped being ready {} times, with less than {} ready in between, the last time {last} ago; see the log \
+             of its runtime",
             self.losses,
             span(STABLE)
         ))

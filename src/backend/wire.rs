@@ -312,6 +312,9 @@ impl Wire {
             queue,
             ..
         } = &*self.shared;
+        if let Some(slot) = others.take(user, self.shared.most_of_others()) {
+            return Some(slot);
+        }
         let _waiting = queue.join(false);
         let taken = others.slot(user, || self.shared.most_of_others(), || self.is_paused());
         first.over.run_until_cancelled(taken).await.flatten()
@@ -409,12 +412,12 @@ async fn drive<I: AsyncRead + AsyncWrite + Unpin>(
 
 impl SharedWire {
     /// How many streams users other than root and criswitch's own user may together use: half of the streams of the
-    /// open connections, but at least one. So their calls leave streams for the calls of root, also if no further
-    /// connection opens.
+    /// open connections without the session's stream, but at least one. So their calls leave streams for the calls of
+    /// root even if no further connection opens, unless the backend allows fewer than three streams.
     fn most_of_others(&self) -> usize {
         let of_connection = self.first.requests.current_max_send_streams();
         let connections = 1 + open(&self.extra.lock()).count();
-        of_connection.saturating_mul(connections).div_ceil(2)
+        ((of_connection.saturating_mul(connections) - 1) / 2).max(1)
     }
 
     /// Wakes all calls that wait for a stream.

@@ -14,6 +14,7 @@ use tonic::Code;
 use super::{Call, Failed, Request};
 use crate::backend::answer::Answer;
 use crate::backend::{Backend, own_headers};
+use crate::limits::places::User;
 
 /// The time before a client's deadline at which criswitch stops waiting for a backend.
 const REPLY_MARGIN: Duration = Duration::from_millis(200);
@@ -37,8 +38,9 @@ const AGENT: &str = concat!("criswitch/", env!("CARGO_PKG_VERSION"), " (for a cl
 /// A backend did not answer while criswitch waited for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Late {
-    /// Whether the backend had the whole time. Otherwise the client's deadline has cut the wait short, which says
-    /// nothing about the backend.
+    /// Whether the backend had the whole time, and the call is of root or criswitch's own user. Otherwise the wait says
+    /// nothing about the backend: the client's deadline has cut it short, or the call may have waited for its user's
+    /// share of the streams.
     pub(crate) is_fault_of_backend: bool,
 }
 
@@ -56,7 +58,7 @@ impl Request {
             .map(|at| at.saturating_duration_since(Instant::now()));
         let wait = left.map_or(limit, |left| limit.min(left - REPLY_MARGIN.min(left / 4)));
         tokio::time::timeout(wait, asked).await.map_err(|_| Late {
-            is_fault_of_backend: wait == limit,
+            is_fault_of_backend: wait == limit && self.user == User::Own,
         })
     }
 

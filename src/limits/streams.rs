@@ -72,14 +72,16 @@ impl Drop for UserSlot {
 }
 
 impl OthersStreams {
-    /// Takes a slot for a call of `user`. `most` is the limit on the calls of all other users together. A user gets a
+    /// Takes a slot for a call of `user`. `most` is the limit on the calls of all these users together. A user gets a
     /// slot only while at least as many slots as the user has, and one more, are free. So a user takes at most half of
-    /// what the others leave.
-    fn take(self: &Arc<OthersStreams>, user: u32, most: usize) -> Option<UserSlot> {
+    /// what the others leave. The first call of a user may exceed `most`, up to nearly twice as many, because the number
+    /// of connections may have fallen since the calls of others began.
+    pub(crate) fn take(self: &Arc<OthersStreams>, user: u32, most: usize) -> Option<UserSlot> {
         let mut users = self.users.lock();
         let used: usize = users.values().map(|user| user.used).sum();
         let own = users.entry(user).or_default();
-        if own.used >= most.saturating_sub(used) {
+        let is_first = own.used == 0 && used + 1 < most.saturating_mul(2);
+        if own.used >= most.saturating_sub(used) && !is_first {
             return None;
         }
         own.used += 1;
@@ -228,5 +230,14 @@ mod tests {
         assert_eq!(slots(3, 64).len(), 16);
         drop(first);
         assert_eq!(slots(1, 1).len(), 1, "a single stream is for anyone");
+    }
+
+    #[test]
+    fn the_first_call_of_a_user_finds_a_stream_although_connections_have_closed() {
+        let others = Arc::new(OthersStreams::default());
+        let _first: Vec<_> = std::iter::from_fn(|| others.take(1, 64)).collect();
+        let second = others.take(2, 20);
+        assert!(second.is_some() && others.take(2, 20).is_none());
+        assert!(others.take(3, 17).is_none(), "a stream is left for root");
     }
 }

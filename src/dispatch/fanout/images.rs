@@ -57,7 +57,7 @@ async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
 ///
 /// # Errors
 /// `Internal` if clients cannot.
-fn decodable(row: &Row, backend: &Backend, answer: Answer) -> Result<Answer, Status> {
+pub(super) fn decodable(row: &Row, backend: &Backend, answer: Answer) -> Result<Answer, Status> {
     if answer.code() == Code::Ok {
         let message = backend.message(&answer)?;
         let read = match row.name {

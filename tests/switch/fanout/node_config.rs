@@ -7,6 +7,7 @@ use criswitch_cri::codec::cri;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
+use crate::calls::stopped;
 use crate::faults;
 use crate::logged::Logged;
 use crate::support::clock::later;
@@ -72,6 +73,26 @@ async fn version_is_the_last_known_one_while_the_default_is_down_or_hangs() {
     rig.sim("runc").release("Version");
     rig.sim("runc").stop().await;
     assert_eq!(version().await, known);
+}
+
+/// `Version` waits for a shorter time than other reads.
+#[tokio::test]
+async fn a_version_that_waited_for_a_connection_does_not_make_other_reads_fail() {
+    let rig = Rig::start([on_cgroupfs("runc"), Sim::new("kata")]).await;
+    let runc = rig.sim("runc");
+    driver(&rig).await.unwrap();
+    stopped(&rig, "runc").await;
+    runc.hold("ListPodSandbox");
+    runc.start();
+    runc.until_held("ListPodSandbox").await;
+    let request = cri::VersionRequest::default();
+    rig.runtime().version(request).await.unwrap();
+    let ready = async {
+        later(Duration::from_millis(500)).await;
+        runc.release("ListPodSandbox");
+    };
+    let (read, ()) = tokio::join!(driver(&rig), ready);
+    assert_eq!(read.unwrap(), cri::CgroupDriver::Cgroupfs);
 }
 
 #[tokio::test]

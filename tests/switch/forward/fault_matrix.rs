@@ -179,7 +179,7 @@ impl Node {
     }
 
     /// Begins a call of this RPC for an item of kata, and waits until the call hangs.
-    async fn begin_for_kata(&self, row: &Row) -> JoinSet<RawReply> {
+    async fn begin_call_of_kata(&self, row: &Row) -> JoinSet<RawReply> {
         let mut begun = JoinSet::new();
         if let Some(call) = ID_CALLS.iter().find(|call| call.rpc == row.name)
             && row.patience != Patience::Short
@@ -342,7 +342,7 @@ async fn check(fault: Fault) {
     let node = Node::start().await;
     node.break_kata(fault).await;
     let _hung = match fault {
-        Fault::Hangs(row) => node.begin_for_kata(row).await,
+        Fault::Hangs(row) => node.begin_call_of_kata(row).await,
         _ => JoinSet::new(),
     };
     node.run_loops(IN_TIME, Some(fault)).await;

@@ -66,6 +66,18 @@ async fn remove(rig: &Rig, image: &str) -> Result<(), Status> {
     rig.images().remove_image(request).await.map(drop)
 }
 
+/// The reply of one store counts for all stores.
+#[tokio::test]
+async fn a_malformed_reply_to_a_removal_is_an_error_that_names_the_backend() {
+    let rig = in_both().await;
+    let crio = rig.sim("crio");
+    crio.append_raw("RemoveImage", b"\x0a\x7f".as_slice());
+    let failed = remove(&rig, APP).await.unwrap_err();
+    for words in ["\"crio\"", "its reply is malformed"] {
+        assert!(failed.message().contains(words), "{failed}");
+    }
+}
+
 /// The kubelet removes images one after the other, so a store that hangs must not hold it.
 #[tokio::test]
 async fn an_image_of_one_store_is_removed_while_the_status_of_another_store_hangs() {

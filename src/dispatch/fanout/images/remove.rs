@@ -116,7 +116,9 @@ async fn remove_at(switch: &Switch, call: &Call, reference: &str, image: &Meant)
         Ok(Some(container)) => {
             return Err(errors::image_in_use(reference, &backend.name(), &container));
         }
-        Ok(None) => fanout::ask(call, backend).await,
+        Ok(None) => fanout::ask(call, backend)
+            .await
+            .and_then(|answer| images::decodable(call.row, backend, answer)),
         Err(status) => Err(status),
     };
     let code = result.as_ref().ok().map(Answer::code);
