@@ -13,7 +13,8 @@ use criswitch_cri::codec::protobuf::{self, Malformed};
 use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID, container, pod_sandbox};
 use criswitch_cri::rpc::{Kind, List};
 
-/// The most memory of one status beyond its bytes: its id, the entry, the index of its pod, and the counter of its memory.
+/// The most memory of one status beyond its bytes: its id, the entry, the index of its pod, and the counter of its
+/// memory.
 const PER_STATUS: usize = 1024;
 
 /// The most statuses. A list looks at each of them.

@@ -74,8 +74,8 @@ impl Drop for UserSlot {
 impl OthersStreams {
     /// Takes a slot for a call of `user`. `most` is the limit on the calls of all these users together. A user gets a
     /// slot only while at least as many slots as the user has, and one more, are free. So a user takes at most half of
-    /// what the others leave. The first call of a user may exceed `most`, up to nearly twice as many, because the number
-    /// of connections may have fallen since the calls of others began.
+    /// what the others leave. The first call of a user may exceed `most`, up to nearly twice as many, because some
+    /// connections may have closed since the calls of the others began.
     pub(crate) fn take(self: &Arc<OthersStreams>, user: u32, most: usize) -> Option<UserSlot> {
         let mut users = self.users.lock();
         let used: usize = users.values().map(|user| user.used).sum();
