@@ -428,8 +428,8 @@ impl Backend {
     }
 
     /// Records that the backend did not answer `request`, a short read, within `limit`. Only time in which the request
-    /// was sent says something about the RPC. A read that waited `list_timeout` for a connection says that the connection
-    /// is slow: no further short read waits for it.
+    /// was sent says something about the RPC. A read that waited `list_timeout` for a connection says that the
+    /// connection is slow: no further short read waits for it.
     pub(crate) fn note_late_read(&self, row: &'static Row, request: &Bytes, limit: Duration) {
         if self.connection.was_open_for(limit) {
             self.record.note_late_read(row, request);

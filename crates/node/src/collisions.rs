@@ -95,8 +95,8 @@ fn is_nri(path: &Path) -> bool {
     path.to_string_lossy().ends_with("nri.sock")
 }
 
-/// Whether a runtime has bound this path, whatever the other program is, or the path is below the folder of one of these
-/// sockets of backends.
+/// Whether a runtime has bound this path, whatever the other program is, or the path is below the folder of one of
+/// these sockets of backends.
 fn is_of_runtime(lost: &LostSocket, backends: &BTreeSet<PathBuf>) -> bool {
     let folders = backends.iter().filter_map(|socket| socket.parent());
     folders

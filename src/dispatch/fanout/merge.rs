@@ -179,8 +179,8 @@ pub fn pieces(list: &Bytes, most: usize) -> Vec<Bytes> {
 /// Returns a `RuntimeFeatures` with the features that are true in each message of `all`.
 ///
 /// All fields of `RuntimeFeatures` are bools (cri-api v0.38.0-beta.0). A field that this build does not know is merged
-/// like a bool, and dropped if its wire type differs from a bool's. A feature of `known` that stands for RPCs is dropped
-/// unless criswitch serves these RPCs.
+/// like a bool, and dropped if its wire type differs from a bool's. A feature of `known` that stands for RPCs is
+/// dropped unless criswitch serves these RPCs.
 ///
 /// # Errors
 /// If one of `all` is not valid protobuf.
