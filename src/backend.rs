@@ -422,7 +422,10 @@ impl Backend {
     /// backend has not answered an earlier read of the same RPC in time. `None` if an answer is expected.
     pub(crate) fn late_read(&self, row: &Row, request: &Bytes) -> Option<Status> {
         match self.connection.slow_cause() {
-            Some(cause) => Some(self.unavailable(&cause)),
+            Some(cause) => {
+                self.wakeups.wanted.notify_one();
+                Some(self.unavailable(&cause))
+            }
             None => self.record.late_read(row, request),
         }
     }

@@ -1,4 +1,4 @@
-//! Sends calls to a backend. A call that the backend has certainly not processed is sent again, once. Dropping the
+//! Sends calls to a backend. A call that the backend has certainly not processed is tried again, once. Dropping the
 //! future of a call cancels the call.
 
 use std::collections::HashMap;
@@ -84,7 +84,7 @@ impl Backend {
         Ok(response)
     }
 
-    /// Sends a call over `wire`. A call that the backend has certainly not processed is sent again, once: over `wire`
+    /// Sends a call over `wire`. A call that the backend has certainly not processed is tried again, once: over `wire`
     /// or, if `wire` takes no further calls, over the next connection. A request for events is never sent again: the
     /// new stream would lack the events since the first request, and only the session knows how to make up for them.
     async fn call_over(
@@ -94,7 +94,7 @@ impl Backend {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<http::Response<IncomingBody>, Status> {
-        let mut first = None;
+        let mut earlier = None;
         let response = loop {
             let failed = match wire.try_send(request(row, headers, body.clone())).await {
                 Ok(response) => break response,
@@ -104,10 +104,10 @@ impl Backend {
             if failed.progress == Progress::Sent || row.name == rpc::EVENTS.name {
                 return Err(broken);
             }
-            if let Some(first) = first
+            if let Some(earlier) = earlier
                 && !wire.is_paused()
             {
-                let were_sent = [first, failed.progress] == [Progress::Rejected; 2];
+                let were_sent = [earlier, failed.progress] == [Progress::Rejected; 2];
                 return Err(if were_sent {
                     errors::sent_twice(&broken)
                 } else {
@@ -115,7 +115,7 @@ impl Backend {
                 });
             }
             wire = self.wire_after(wire, broken).await?;
-            first = first.max(Some(failed.progress));
+            earlier = earlier.max(Some(failed.progress));
         };
         if response.status() != http::StatusCode::OK {
             let cause = format!(

@@ -119,7 +119,7 @@ const NOTHING: &str = "[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n";
 
 #[test]
 fn check_node_names_what_two_containerds_with_the_same_settings_share() {
-    let config = "imports = ['/nonexistent/*.toml']\n\
+    let config = "version = 2\nimports = ['/nonexistent/*.toml']\n\
         [plugins.'io.containerd.grpc.v1.cri']\nstream_server_port = '10010'\n";
     let (found, shown) = check([config; 2], ["10.66.0.0/16"; 2]);
     let shared = [
@@ -157,6 +157,6 @@ fn check_node_notes_what_is_no_problem() {
         "backend \"runc\": The store has the pause image \"registry.k8s.io/pause:3.6\" and does not pin it",
         "backend \"other\": The store has the pause image \"registry.k8s.io/pause:3.6\" and does not pin it",
     ] {
-        assert!(shown.contains(note), "{shown}");
+        assert!(shown.contains(&format!("note: {note}")), "{shown}");
     }
 }

@@ -133,7 +133,8 @@ fn a_file_that_is_newer_than_the_kubelet_is_not_in_effect_yet() {
 #[test]
 fn a_kubelet_whose_start_cannot_be_read_may_not_use_its_files() {
     for file in ["/proc/812/stat", "/proc/stat"] {
-        let problem = "process 812: unknown: the start of the kubelet's process cannot be read";
+        let problem =
+            "process 812: unknown: criswitch cannot read when the kubelet's process started";
         says(&Machine::good().without(file), problem);
     }
 }

@@ -287,7 +287,7 @@ async fn other_changes_that_a_restart_of_the_kubelet_would_apply_are_named() {
     finds(&hidden, UNKNOWN, expect![[r#"
         unknown unknown-pod: /var/lib/kubelet/pods: a kubelet runs, and this directory of its pods does not exist
         unknown kubelet-program: /proc/812/exe: the program of the kubelet's process cannot be read; try running the command as root
-        unknown kubelet-files: kubelet: the start of the kubelet's process cannot be read
+        unknown kubelet-files: kubelet: criswitch cannot read when the kubelet's process started
     "#]]).await;
 }
 

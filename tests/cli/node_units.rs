@@ -223,7 +223,8 @@ fn a_command_with_a_colon_before_it_has_no_variables() {
 #[test]
 fn a_variable_that_systemd_passes_on_is_unknown() {
     let unit = |line: &str| machine(&KUBELET.replace("ExecStart=", &format!("{line}\nExecStart=")));
-    let problem = "kubelet.service: unknown: PassEnvironment= gives the command the value that systemd itself has for KUBELET_EXTRA_ARGS";
+    let problem =
+        "kubelet.service: unknown: the value of KUBELET_EXTRA_ARGS is unknown: PassEnvironment=";
     let pass = "PassEnvironment=HTTP_PROXY KUBELET_EXTRA_ARGS";
     says(&unit(pass), problem);
     for more in [
@@ -234,6 +235,13 @@ fn a_variable_that_systemd_passes_on_is_unknown() {
         says(&unit(&format!("{pass}\n{more}")), "");
     }
     says(&unit("PassEnvironment=HTTP_PROXY"), "");
+    let quoted = KUBELET.replace("$KUBELET_EXTRA_ARGS", "\"$KUBELET_EXTRA_ARGS\"");
+    says(
+        &machine(&quoted.replace("ExecStart=", &format!("{pass}\nExecStart="))),
+        problem,
+    );
+    let kept = format!("{pass}\nExecStart=:");
+    says(&machine(&KUBELET.replace("ExecStart=", &kept)), "");
 }
 
 #[test]

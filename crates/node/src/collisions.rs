@@ -15,8 +15,8 @@ use criswitch_platform::{LostSocket, SocketProcess, sockets};
 use super::finding::Finding;
 use super::runtime_settings::{RuntimeSettings, StreamingServer};
 
-/// The folder that all programs share, so that a socket of another program in this folder is no socket of a backend.
-const SHARED_FOLDER: &str = "/run";
+/// The folders that all programs share: a socket of another program in one of them is not a socket of a backend.
+const SHARED_FOLDERS: [&str; 4] = ["/", "/run", "/tmp", "/var/tmp"];
 
 /// The paths that the backends share, and the lost sockets of this machine. `backends` have answered, and `sockets` are
 /// those of all backends. If the configuration of a backend cannot be read, an unknown finding names the backend.
@@ -100,7 +100,11 @@ fn is_nri(path: &Path) -> bool {
 fn is_of_runtime(lost: &LostSocket, backends: &BTreeSet<PathBuf>) -> bool {
     let folders = backends.iter().filter_map(|socket| socket.parent());
     folders
-        .filter(|folder| *folder != Path::new(SHARED_FOLDER))
+        .filter(|folder| {
+            !SHARED_FOLDERS
+                .iter()
+                .any(|shared| *folder == Path::new(shared))
+        })
         .any(|folder| lost.path.starts_with(folder))
         || lost.processes.iter().any(is_runtime)
 }

@@ -43,7 +43,7 @@ pub(super) struct Kubelet {
     /// The default runtime endpoint of this kubelet, and the place where the operator should set the endpoint.
     unset: Option<Setting>,
     /// The root directory of the kubelet's process, with the files that its flags name; `None` for a kubelet that does
-    /// not run, or whose files are those of the machine.
+    /// not run, and for k3s.
     pub(super) container: Option<PathBuf>,
     /// Whether a file could not be read. Such a file may have a setting that was not found.
     partial: bool,

@@ -51,7 +51,7 @@ impl Kubelet {
     pub(super) fn judge_age(&self, root: &Root<'_>, findings: &mut Vec<Finding>) {
         let Some(paths) = self.newer_files(Vec::new(), root) else {
             if let Some(pid) = self.pid {
-                let what = "the start of the kubelet's process cannot be read, so whether it uses its files as they are now is not known";
+                let what = "criswitch cannot read when the kubelet's process started; whether the process uses the present files is unknown";
                 unknown(findings, format!("process {pid}"), what);
             }
             return;

@@ -39,7 +39,11 @@ pub(super) fn files_of(
         let drop_ins = root.kubelet_drop_ins(Path::new(&folder.value));
         if drop_ins.is_empty() && !root.has(&folder.value) {
             let what = "the kubelet's drop-ins are in this directory, which does not exist";
-            unknown(findings, &folder.value, what);
+            findings.push(Finding::unknown(
+                [&folder.value],
+                what,
+                "creating the directory",
+            ));
         }
         paths.extend(drop_ins);
     }

@@ -141,7 +141,9 @@ impl Node {
         Ok(terminal::paragraphs([
             settings,
             terminal::wrapped(&lines(&self.findings)),
-            terminal::wrapped(&lines(&self.notes)),
+            terminal::wrapped(&name_lines(
+                self.notes.iter().map(|note| format!("note: {note}")),
+            )),
         ]))
     }
 

@@ -183,7 +183,7 @@ impl Root<'_> {
     /// The drop-ins of the kubelet in a directory and its subdirectories, in the order of their names. The kubelet does
     /// not follow links to directories: it reads each link with the name of a drop-in as a file.
     pub(super) fn kubelet_drop_ins(&self, folder: &Path) -> Vec<PathBuf> {
-        let is_drop_in = |path: &Path| path.extension() == Some("conf".as_ref());
+        let is_drop_in = |path: &Path| path.as_os_str().as_encoded_bytes().ends_with(b".conf");
         let is_link = |path: &Path| {
             self.place(path).is_symlink() && !path.as_os_str().as_encoded_bytes().ends_with(b"/")
         };

@@ -103,15 +103,28 @@ fn of_containerd(
     let is_off = nri
         .bool("disable")
         .unwrap_or(minor_version(version) < (2, 0));
+    let is_version_1 = tables
+        .first()
+        .and_then(|table| table.get("version"))
+        .is_none_or(|version| version.as_integer() == Some(1));
     let cri = Nested {
         tables: &tables,
-        path: &["plugins", "io.containerd.grpc.v1.cri"],
+        path: if is_version_1 {
+            &["plugins", "cri"]
+        } else {
+            &["plugins", "io.containerd.grpc.v1.cri"]
+        },
+    };
+    // For an empty address, containerd listens at the address of the node's default route only.
+    let address = match cri.text("stream_server_address", "127.0.0.1") {
+        "" => "the node's address",
+        address => address,
     };
     Ok(RuntimeSettings {
         nri: (!is_off && !is_disabled)
             .then(|| nri.nri(["socket_path", "plugin_path", "disable_connections"])),
         imports,
-        streaming: cri.streaming("stream_server_address", "stream_server_port"),
+        streaming: streaming(address, cri.text("stream_server_port", "0")),
     })
 }
 
@@ -164,7 +177,10 @@ fn of_crio(root: &Root<'_>, arguments: &[&str], version: &str) -> Result<Runtime
     Ok(RuntimeSettings {
         nri: is_on.then_some(paths),
         imports: vec![drop_ins],
-        streaming: api.streaming("stream_address", "stream_port"),
+        streaming: streaming(
+            flag("--stream-address").unwrap_or_else(|| api.text("stream_address", "127.0.0.1")),
+            flag("--stream-port").unwrap_or_else(|| api.text("stream_port", "0")),
+        ),
     })
 }
 
@@ -203,15 +219,14 @@ impl Nested<'_> {
             plugins: self.text(plugins, "/opt/nri/plugins").into(),
         }
     }
+}
 
-    /// The streaming server at these keys. Both runtimes have the same defaults.
-    fn streaming(&self, address: &str, port: &str) -> Option<StreamingServer> {
-        let port = self.text(port, "0");
-        (!matches!(port, "" | "0")).then(|| StreamingServer {
-            address: self.text(address, "127.0.0.1").to_owned(),
-            port: port.to_owned(),
-        })
-    }
+/// The streaming server with this address and port; `None` if the port is chosen at each start.
+fn streaming(address: &str, port: &str) -> Option<StreamingServer> {
+    (!matches!(port, "" | "0")).then(|| StreamingServer {
+        address: address.to_owned(),
+        port: port.to_owned(),
+    })
 }
 
 /// The value of an option on a command line.
@@ -374,7 +389,8 @@ mod tests {
             let root = root(&[(path, text)]);
             let root = Root::of(root.path());
             if path.contains("crio") {
-                of_crio(&root, &["crio"], "1.34.0").unwrap().streaming
+                let flags = ["crio", "--stream-port=10010"];
+                of_crio(&root, &flags, "1.34.0").unwrap().streaming
             } else {
                 of_containerd(&root, &["containerd"], "2.4.2")
                     .unwrap()
@@ -388,18 +404,17 @@ mod tests {
             })
         };
         let [containerd, crio] = ["/etc/containerd/config.toml", "/etc/crio/crio.conf"];
-        let cri = "[plugins.'io.containerd.grpc.v1.cri']\nstream_server_port = ";
+        let cri = "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nstream_server_port = ";
         assert_eq!(read(containerd, ""), None);
+        let old = "[plugins.cri]\nstream_server_address = ''\nstream_server_port = '10010'";
+        assert_eq!(read(containerd, old), fixed("the node's address"));
         assert_eq!(read(containerd, &format!("{cri}'0'")), None);
         assert_eq!(
             read(containerd, &format!("{cri}'10010'")),
             fixed("127.0.0.1")
         );
         assert_eq!(
-            read(
-                crio,
-                "[crio.api]\nstream_address = ''\nstream_port = '10010'"
-            ),
+            read(crio, "[crio.api]\nstream_address = ''\nstream_port = '1'"),
             fixed("")
         );
     }

@@ -135,34 +135,34 @@ fn systemctl_actions(verb: &str, planned: &[&PlannedStep]) -> Actions {
         let mut changes = planned.iter().flat_map(|planned| &planned.changes);
         changes.find(|change| change.place == path)
     };
-    let (socket, metrics) = (change_of("criswitch.socket"), change_of(METRICS_SOCKET));
-    let is_new_metrics = metrics.is_some_and(|change| change.what == "create");
-    // A change of a socket unit takes effect only when the unit is restarted. A start of the service starts a new
-    // socket of the metrics.
-    let mut units = Vec::new();
-    if metrics.is_some() && !is_new_metrics {
-        units.push(METRICS_SOCKET);
-    }
-    if verb == "start" || socket.is_some() {
-        units.push("criswitch.socket");
-    }
-    units.push("criswitch.service");
-    let start = systemctl("start", &[&[verb], &*units].concat());
+    let socket = change_of("criswitch.socket");
+    // A change of a socket unit takes effect only when the unit is restarted.
+    let units: &[&str] = if verb == "restart" && socket.is_none() {
+        &["criswitch.service"]
+    } else {
+        &["criswitch.socket", "criswitch.service"]
+    };
+    let start = systemctl("start", &[&[verb], units].concat());
     let reload = systemctl("start", &["daemon-reload"]);
     let mut actions = Actions {
         forward: vec![reload.clone(), start.clone()],
         before_undo: Vec::new(),
         after_undo: vec![reload],
     };
-    if is_new_metrics {
+    if change_of(METRICS_SOCKET).is_some() {
+        // systemd starts this socket before the service, and rejects a start while the service runs. The service only
+        // wants the socket, so a socket that cannot listen does not fail the start of the service.
         let stop = systemctl("start", &["stop", METRICS_SOCKET]);
+        actions.forward.insert(1, stop.clone());
+        let is_active = systemctl("start", &["is-active", "--quiet", METRICS_SOCKET]);
+        actions.forward.push(is_active);
         actions.before_undo.push(stop);
     }
     if verb == "restart" {
         actions.after_undo.push(start);
         return actions;
     }
-    let stop = systemctl("start", &[&["stop"], &*units].concat());
+    let stop = systemctl("start", &[&["stop"], units].concat());
     actions.before_undo.push(stop);
     if socket.is_some_and(|change| change.what == "create") {
         actions.before_undo.push(action("start", Work::Forget));
@@ -277,37 +277,31 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_of_the_metrics_is_restarted_when_it_changes_and_stopped_when_it_is_undone() {
+    fn a_socket_of_the_metrics_starts_with_the_service_and_must_listen() {
         let both = "criswitch.socket criswitch.service";
-        let metrics = "criswitch-metrics.socket criswitch.service";
+        let stop = "stop criswitch-metrics.socket";
+        let is_active = "is-active --quiet criswitch-metrics.socket";
+        let restart = "restart criswitch.service";
         for (verb, unit, what, [forward, before, after]) in [
             (
                 "restart",
                 METRICS_SOCKET,
                 "create",
-                [
-                    "restart criswitch.service",
-                    "stop criswitch-metrics.socket",
-                    "restart criswitch.service",
-                ],
+                [&format!("{stop},{restart},{is_active}"), stop, restart],
             ),
             (
                 "restart",
                 METRICS_SOCKET,
                 "replace",
-                [
-                    &format!("restart {metrics}"),
-                    "",
-                    &format!("restart {metrics}"),
-                ],
+                [&format!("{stop},{restart},{is_active}"), stop, restart],
             ),
             (
                 "start",
                 METRICS_SOCKET,
                 "create",
                 [
-                    &format!("start {both}"),
-                    &format!("stop criswitch-metrics.socket,stop {both}"),
+                    &format!("{stop},start {both},{is_active}"),
+                    &format!("{stop},stop {both}"),
                     "",
                 ],
             ),

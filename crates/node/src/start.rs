@@ -23,9 +23,10 @@ const PATHS: [&str; 2] = ["config", "config-dir"];
 
 /// The flags of the kubelet that take no separate value, as `kubelet --help` of 1.31 and 1.37 lists them.
 #[rustfmt::skip]
-const SWITCHES: [&str; 33] = [
+const SWITCHES: [&str; 35] = [
     "alsologtostderr", "anonymous-auth", "authentication-token-webhook", "cgroups-per-qos", "contention-profiling",
-    "cpu-cfs-quota", "enable-controller-attach-detach", "enable-debugging-handlers", "enable-server",
+    "cpu-cfs-quota", "enable-controller-attach-detach", "enable-debugging-handlers", "enable-load-reader",
+    "enable-server", "storage-driver-secure",
     "exit-on-lock-contention", "experimental-allocatable-ignore-eviction", "fail-swap-on", "help",
     "keep-terminated-pod-volumes", "kernel-memcg-notification", "local-storage-capacity-isolation", "log-cadvisor-usage",
     "log-json-split-stream", "log-text-split-stream", "logtostderr", "make-iptables-util-chains", "one-output",

@@ -71,9 +71,10 @@ pub(super) fn run(is_for_programs: bool) -> anyhow::Result<Verdict> {
         ..APPLY
     };
     let ended = block_on(unit.run(&root, &program, &arguments, true));
-    // A command without a journal has changed nothing, so its output must not stay either.
-    if !root.has(FILE) {
-        remove(Path::new(unit.output))?;
+    // A command without a journal has changed nothing, so its output must not stay either, unless another command still
+    // writes it.
+    if !root.has(FILE) && !block_on(APPLY.is_active(&root)).unwrap_or(true) {
+        remove(Path::new(unit.output)).ok();
         for directory in made.iter().rev() {
             fs::remove_dir(directory).ok();
         }

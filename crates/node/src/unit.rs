@@ -220,29 +220,24 @@ impl Unit {
             self.report_unreadable(findings, path.display());
         }
         let variables = self.variables(root, findings);
-        for name in self.passed(&variables) {
-            let names = [format!("${name}"), format!("${{{name}}}")];
-            let (plain, braced) = (
-                |part: &str| part == names[0],
-                |part: &str| part.contains(&names[1]),
-            );
-            if line
-                .text
-                .split_whitespace()
-                .any(|part| plain(part) || braced(part))
-            {
-                let what = format!(
-                    "PassEnvironment= gives the command the value that systemd itself has for {name}, which is not known"
-                );
-                unknown(findings, &line.from, what);
-            }
-        }
         let text = line.text.trim_start_matches(PREFIXES);
         let words = words(&self.specified(text), &line.from);
         let prefixes = line.text.len() - text.len();
         // With this prefix, systemd replaces no variables.
         if line.text.get(..prefixes).is_some_and(|it| it.contains(':')) {
             return words;
+        }
+        for name in self.passed(&variables) {
+            let (plain, braced) = (format!("${name}"), format!("${{{name}}}"));
+            if words
+                .iter()
+                .any(|word| word.text == plain || word.text.contains(&braced))
+            {
+                let what = format!(
+                    "the value of {name} is unknown: PassEnvironment= takes it from systemd's own environment"
+                );
+                unknown(findings, &line.from, what);
+            }
         }
         words
             .iter()

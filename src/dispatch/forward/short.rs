@@ -138,13 +138,14 @@ pub(crate) fn keep(
     let request = request.slice(frames::FRAME_HEADER..);
     if answer.code() == Code::Ok
         && let Some((kind, id)) = item(row, &request)
+        && let Ok(message) = backend.message(answer)
         // Do not keep a status under a short id, because lists have the complete ids.
         && let owners = switch.owners()
         && owners.find(kind, id) == Some(backend.id)
-        && let Ok(message) = backend.message(answer)
     {
-        let pod = owners.containers.pod_of(id).unwrap_or_default();
-        backend.keep_status(row, id, pod, &message, changes);
+        let pod = owners.containers.pod_of(id).unwrap_or_default().to_owned();
+        drop(owners);
+        backend.keep_status(row, id, &pod, &message, changes);
     }
 }
 

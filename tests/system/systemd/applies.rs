@@ -437,6 +437,29 @@ async fn an_apply_waits_for_young_pods() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn a_changed_address_of_the_metrics_is_applied_and_undone() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    let listens_at = |port: u32| {
+        let socket = "criswitch-metrics.socket";
+        assert_eq!(machine.show(socket, "ActiveState"), "active");
+        let listen = machine.show(socket, "Listen");
+        assert!(listen.contains(&format!("127.0.0.1:{port}")), "{listen}");
+    };
+    for port in [9198, 9199] {
+        let metrics = format!("[metrics]\nlisten = '127.0.0.1:{port}'\n");
+        fs::write(machine.at(SPEC), format!("{CONFIG}{metrics}{NODE}")).unwrap();
+        succeeds(&machine, &APPLY).await;
+        listens_at(port);
+    }
+    succeeds(&machine, &["undo"]).await;
+    listens_at(9198);
+    succeeds(&machine, &["undo"]).await;
+    before.is_back(&machine, "undo");
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn a_node_is_uninstalled_once_no_pod_needs_criswitch() {
     let machine = node().await;
     let before = Before::of(&machine);

@@ -91,7 +91,7 @@ pub(super) fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
     Ok(documents.collect::<anyhow::Result<Vec<_>>>()?.concat())
 }
 
-/// The parts of a text between lines that begin with `---`, which end a YAML document wherever they are.
+/// The parts of a text between lines that have only `---`, which end a YAML document wherever they are.
 fn sections(text: &str) -> Vec<FilePart<'_>> {
     let (mut found, mut start, mut first) = (Vec::new(), 0, 0);
     let (mut end, mut number) = (0, 0);

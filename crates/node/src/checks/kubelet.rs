@@ -107,7 +107,7 @@ pub(super) fn files(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<F
     paths.retain(|path| !path.ends_with(ORDER_DROP_IN));
     Some(vec![match facts.kubelet.newer_files(paths, &facts.root) {
         None => {
-            let what = "the start of the kubelet's process cannot be read";
+            let what = "criswitch cannot read when the kubelet's process started";
             Finding::unknown(["kubelet"], what, "")
         }
         Some(paths) => Finding::new(
