@@ -181,7 +181,15 @@ impl<'a> Runner<'a> {
                 endpoint,
                 within,
                 settle,
-            } => wait(*within, *settle, || self.verify(unit, endpoint)),
+            } => {
+                wait(*within, *settle, || self.verify(unit, endpoint))?;
+                // No wait makes them known.
+                ensure!(
+                    self.before.is_some(),
+                    "the pods before the restart are not known"
+                );
+                Ok(())
+            }
         }
     }
 
@@ -214,13 +222,13 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Checks that the kubelet serves with an endpoint and has kept its pods. Returns its main process.
+    /// Checks that the kubelet serves with an endpoint and has kept its pods, if these are known. Returns its main process.
     fn verify(&self, unit: &str, endpoint: &str) -> anyhow::Result<String> {
         let process = active(unit)?;
         uses(self.root, endpoint)?;
-        let before = self.before.as_ref();
-        let before = before.context("the pods before the restart are not known")?;
-        workloads::kept(before, endpoint)?;
+        if let Some(before) = &self.before {
+            workloads::kept(before, endpoint)?;
+        }
         Ok(process)
     }
 }

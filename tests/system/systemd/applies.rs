@@ -34,7 +34,7 @@ wait
 const NODE: &str = "
 [node]
 try = 'off'
-kubelet_timeout = '20s'
+kubelet_timeout = '2m'
 settle_time = '200ms'
 accept = ['current-runtime', 'cgroup-driver', 'handler-without-row', 'unknown-pod', 'kubelet-version', 'kubelet-files',
     'young-pod']
@@ -44,7 +44,7 @@ const SPEC: &str = "root/spec.toml";
 /// From now on the kubelet rejects criswitch, and criswitch does not wait long for it.
 pub(crate) fn reject_criswitch(machine: &Machine) {
     let spec = fs::read_to_string(machine.at(SPEC)).unwrap();
-    fs::write(machine.at(SPEC), spec.replace("'20s'", "'10s'")).unwrap();
+    fs::write(machine.at(SPEC), spec.replace("'2m'", "'10s'")).unwrap();
     fs::write(machine.at("run/kubelet-rejects-criswitch"), "").unwrap();
 }
 
