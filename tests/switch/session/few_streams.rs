@@ -13,6 +13,7 @@ use tonic::Code;
 
 use crate::calls::{path, send, text_of};
 use crate::faults::{hung, state_of, text, until_state};
+use crate::logged::Logged;
 use crate::support::{RawClient, RawReply, Rig, Sim, frame};
 use crate::wait::until;
 
@@ -82,11 +83,21 @@ impl Few {
     }
 
     async fn pod_status(&self) -> RawReply {
-        let request = frame(&cri::PodSandboxStatusRequest {
+        send(&self.rig, "PodSandboxStatus", self.status_request()).await
+    }
+
+    /// Like [`Few::pod_status`], by a user other than root.
+    async fn pod_status_as(&self, uid: u32) -> RawReply {
+        let client = RawClient::over(self.rig.connect_as(User::Other(uid))).await;
+        let path = path("PodSandboxStatus");
+        client.call(&path, &[], self.status_request()).await
+    }
+
+    fn status_request(&self) -> Bytes {
+        frame(&cri::PodSandboxStatusRequest {
             pod_sandbox_id: self.pod.clone(),
             verbose: false,
-        });
-        send(&self.rig, "PodSandboxStatus", request).await
+        })
     }
 
     /// Makes criswitch probe the backend, and waits until the backend has answered the probe.
@@ -247,6 +258,21 @@ async fn calls_of_other_users_leave_streams_for_root_even_if_no_further_connecti
     assert_eq!(few.pod_status().await.code(), Code::Ok);
     let own = few.execute(half - 1, half / 2 + half / 4 + half - 1).await;
     drop(own);
+}
+
+#[cfg(unix)] // A pipe is not a file.
+#[tokio::test]
+async fn a_read_that_waits_for_the_streams_of_its_user_does_not_make_its_rpc_late() {
+    let logged = Logged::here();
+    let few = Few::start().await;
+    std::fs::remove_file(few.few().socket()).unwrap();
+    let half = STREAMS as usize / 2;
+    let _first = few.execute_as(1000, 2 * half, half / 2).await;
+    let waited = few.pod_status_as(1000).await;
+    assert_eq!(waited.code(), Code::Unavailable, "{}", text_of(&waited));
+    assert!(few.few().calls("PodSandboxStatus").is_empty());
+    assert_eq!(logged.lines(&["late with a call"]), [""; 0]);
+    assert_eq!(few.pod_status().await.code(), Code::Ok);
 }
 
 #[cfg(unix)] // A pipe is not a file.
