@@ -222,7 +222,8 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Checks that the kubelet serves with an endpoint and has kept its pods, if these are known. Returns its main process.
+    /// Checks that the kubelet serves with an endpoint, and has kept its pods if these are known. Returns its main
+    /// process.
     fn verify(&self, unit: &str, endpoint: &str) -> anyhow::Result<String> {
         let process = active(unit)?;
         uses(self.root, endpoint)?;
