@@ -100,9 +100,9 @@ list() {
 }
 
 # supervise STEPS: checks that the steps can run, and runs them in this order, in a process group and with a folder for
-# temporary files that end with this script.
+# temporary files that end with this script. Steps that still run after CRISWITCH_TIME_LIMIT, for example 83m, have failed.
 supervise() {
-  local name steps=()
+  local name code=0 steps=()
   read -r -d '' -a steps <<<"$1"
   for name in "${steps[@]}"; do
     [ -n "$(column "$name" 1)" ] || { echo "no step is called $name; tests/run.sh --list shows the steps" >&2; exit 2; }
@@ -113,7 +113,7 @@ supervise() {
   # may use the usual one.
   FOLDER=$(mktemp -d "${TMPDIR:-/tmp}/csXXXXXX") && chmod 1777 "$FOLDER" || exit 1
   export TMPDIR=$FOLDER
-  GROUP=
+  GROUP='' TIMER=''
   trap clean_up EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
@@ -121,34 +121,50 @@ supervise() {
   set -m
   { set +m; run "${steps[@]}" 2>&1 | (trap '' INT TERM HUP; exec tee "$FOLDER/output"); exit "${PIPESTATUS[0]}"; } &
   GROUP=$!
+  sleep "${CRISWITCH_TIME_LIMIT:-infinity}" &
+  TIMER=$!
   set +m
-  wait "$GROUP" || { local code=$?; failures <"$FOLDER/output"; exit "$code"; }
+  wait -n "$GROUP" "$TIMER" || code=$?
+  if ! kill "$TIMER" 2>/dev/null; then
+    end_group
+    echo "the run has not ended after $CRISWITCH_TIME_LIMIT" | tee -a "$FOLDER/output"
+    code=1
+  fi
+  [ "$code" = 0 ] || failures <"$FOLDER/output"
+  exit "$code"
 }
 
 # failures: prints the first lines about failed tests in the output of each failed step.
 failures() {
-  awk '/^=== [a-z-]+: FAILED/ {print ""; print; for (i = 0; i < n && i < 60; i++) print line[i]}
+  awk '/^=== [a-z-]+: FAILED|^the run has not ended/ {print ""; print; for (i = 0; i < n && i < 60; i++) print line[i]}
     /^=== [a-z-]+$/ {n = left = 0}
     /^not ok |^---- .* ----$|^error|panicked at/ {left = 8}
     left-- > 0 {line[n++] = substr($0, 1, 300)}'
 }
 
-# Ends all processes of the steps, and removes the folder for temporary files. A step may need time to clean up.
+# Ends all processes of the steps, and removes the folder for temporary files.
 clean_up() {
-  local code=$? end=$((SECONDS + 120))
+  local code=$?
   trap '' INT TERM HUP
-  [ -z "$GROUP" ] || kill -TERM -- "-$GROUP" 2>/dev/null
-  while group_runs && [ "$SECONDS" -lt "$end" ]; do sleep 0.1; done
-  [ -z "$GROUP" ] || kill -KILL -- "-$GROUP" 2>/dev/null
+  [ -z "$TIMER" ] || kill "$TIMER" 2>/dev/null
+  [ -z "$GROUP" ] || end_group
   rm -rf --one-file-system "$FOLDER"
   exit "$code"
+}
+
+# Ends all processes of the steps. A step may need time to clean up.
+end_group() {
+  local end=$((SECONDS + 120))
+  kill -TERM -- "-$GROUP" 2>/dev/null
+  while group_runs && [ "$SECONDS" -lt "$end" ]; do sleep 0.1; done
+  kill -KILL -- "-$GROUP" 2>/dev/null
 }
 
 # Succeeds while the group has a process that is not a zombie. A zombie may stay for ever, if its parent does not wait
 # for it.
 group_runs() {
   cat /proc/[0-9]*/stat 2>/dev/null | sed 's/.*) //' |
-    awk -v group="$GROUP" 'group != "" && $3 == group && $1 != "Z" {runs = 1} END {exit !runs}'
+    awk -v group="$GROUP" '$3 == group && $1 != "Z" {runs = 1} END {exit !runs}'
 }
 
 # check_needs STEP...: prints everything that the steps need and this machine lacks, as one message.
@@ -439,15 +455,15 @@ begin_demo() {
 # Runs the demo with README's command: once with all checks, and then until Ctrl-C, with the status that the demo offers.
 # No file may be left.
 test_demo() {
-  local demo folder shown pid
+  local demo folder shown pid code=0
   read -ra demo <<<"$(sed -n 's/^    \(cargo run -p [a-z-]*\) .*/\1/p' README.md)"
   "${demo[@]}" -- --once || return
   folder=$(mktemp -d) shown=$(mktemp)
   TMPDIR=$folder "${demo[@]}" >"$shown" &
   pid=$!
   until grep -q 'Ctrl-C ends the demo' "$shown"; do kill -0 "$pid" && sleep 0.1 || return; done
-  "$(sed -n 's/^  \(.*\) status .D$/\1/p' "$shown")" status "$(sed -n 's/^  D=//p' "$shown")" | grep 'serving' &&
-    kill -INT "$pid" && wait "$pid" && rmdir "$folder"
+  "$(sed -n 's/^  \(.*\) status .D$/\1/p' "$shown")" status "$(sed -n 's/^  D=//p' "$shown")" | grep 'serving' || code=1
+  kill -INT "$pid" && wait "$pid" && rmdir "$folder" && return "$code"
 }
 
 # after_builds COMMAND...: runs a command once the builds of `begin_demo` have ended.

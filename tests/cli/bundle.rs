@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use crate::logged_daemon::LoggedDaemon;
 use crate::secrets::{SECRET, secret, whisper};
-use crate::support::{Client, ConfigFiles, IMAGE, Sim};
+use crate::support::{Client, ConfigFiles, IMAGE, Sim, write_program};
 use crate::{command, main_file, text};
 
 const PARTS: [&str; 10] = [
@@ -47,8 +47,7 @@ async fn bundle(files: &ConfigFiles, archive: &Path) -> (Option<i32>, String) {
     let programs = files.main().with_file_name("bin");
     std::fs::create_dir_all(&programs).unwrap();
     let journalctl = programs.join("journalctl");
-    std::fs::write(&journalctl, JOURNALCTL).unwrap();
-    std::fs::set_permissions(&journalctl, PermissionsExt::from_mode(0o755)).unwrap();
+    write_program(&journalctl, JOURNALCTL);
     let mut bundle = command(&["bundle", "--config", text(&files.main()), text(archive)]);
     bundle.env("PATH", format!("{}:/usr/bin:/bin", programs.display()));
     bundle.env("REGISTRY_PASSWORD", secret("environment"));

@@ -5,6 +5,8 @@ use std::fs;
 use expect_test::expect;
 
 use crate::logged_daemon::LoggedDaemon;
+#[cfg(unix)]
+use crate::support::write_program;
 use crate::support::{ConfigFiles, native};
 use crate::{command, main_file, run, text};
 
@@ -374,12 +376,10 @@ fn check_warns_of_backends_whose_absence_would_make_lists_fail_after_a_restart()
 #[cfg(unix)] // The daemon is a script.
 #[test]
 fn a_configuration_that_the_daemon_rejects_is_a_problem() {
-    use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let [program, daemon] = ["criswitch", "criswitchd"].map(|name| folder.path().join(name));
-    fs::copy(env!("CARGO_BIN_EXE_criswitch"), &program).unwrap();
-    fs::write(&daemon, "#!/bin/sh\necho no >&2\nexit 78\n").unwrap();
-    fs::set_permissions(&daemon, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&program, fs::read(env!("CARGO_BIN_EXE_criswitch")).unwrap());
+    write_program(&daemon, "#!/bin/sh\necho no >&2\nexit 78\n");
     let files = main_file(TABLE);
     let what = "the daemon beside this program rejects this configuration (exit status: 78): no";
     for (format, end) in [

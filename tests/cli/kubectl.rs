@@ -2,12 +2,12 @@
 //! of nodes in its errors, and its exit code. The tests in tests/system/node run the plug-in in a cluster.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
 
+use crate::support::write_program;
 use crate::{Outcome, ended, text};
 
 const PLUGIN: &str = concat!(
@@ -41,8 +41,7 @@ fn cluster(pods: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let kubectl = folder.path().join("kubectl");
     fs::write(folder.path().join("pods"), pods).unwrap();
-    fs::write(&kubectl, KUBECTL).unwrap();
-    fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&kubectl, KUBECTL);
     folder
 }
 

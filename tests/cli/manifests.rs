@@ -1,7 +1,5 @@
 //! `criswitch manifests`: the RuntimeClasses for kubectl.
 
-#[cfg(unix)]
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use expect_test::expect;
@@ -9,6 +7,8 @@ use serde_json::{Value, json};
 
 #[cfg(unix)]
 use crate::command;
+#[cfg(unix)]
+use crate::support::write_program;
 use crate::{main_file, run, text};
 
 const TABLE: &str = r#"
@@ -175,8 +175,7 @@ fn with_kubectl(script: &str) -> std::process::Output {
     let programs = files.main().with_file_name("bin");
     std::fs::create_dir(&programs).unwrap();
     let kubectl = programs.join("kubectl");
-    std::fs::write(&kubectl, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&kubectl, PermissionsExt::from_mode(0o755)).unwrap();
+    write_program(&kubectl, format!("#!/bin/sh\n{script}\n"));
     let mut manifests = command(&["manifests", "--config", text(&files.main()), "--kubectl"]);
     manifests.env("PATH", format!("{}:/usr/bin:/bin", programs.display()));
     manifests.env("KUBECONFIG", "/own/kubeconfig");

@@ -19,6 +19,8 @@ use crate::reload::Files;
 use crate::reload::Node;
 use crate::support::Sim;
 use crate::support::sockets::shown;
+#[cfg(unix)]
+use crate::support::write_program;
 use crate::{command, run, run_beside, text};
 
 const ROWS: &str = "default_handler = \"runc\"\n[handlers]\nrunc = \"/run/runc.sock\"\n";
@@ -105,11 +107,7 @@ async fn a_user_who_may_not_connect_sees_which_users_may() {
     // Every user may enter the directory, so the socket's mode denies the connection.
     fs::set_permissions(node.files.path(""), Permissions::from_mode(0o755)).unwrap();
     let binary = node.files.path("bin");
-    // A separate process writes the copy. If this process wrote it, a child process of a concurrent test could inherit
-    // the open file, and the kernel would not execute the copy.
-    let mut copy = Command::new("cp");
-    copy.args([env!("CARGO_BIN_EXE_criswitch"), text(&binary)]);
-    assert!(copy.status().unwrap().success());
+    write_program(&binary, fs::read(env!("CARGO_BIN_EXE_criswitch")).unwrap());
     let ask = |command: &str| {
         let mut ask = Command::new("setpriv");
         ask.args(["--reuid=65534", "--clear-groups", text(&binary), command]);

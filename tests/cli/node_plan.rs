@@ -11,7 +11,7 @@ use expect_test::{Expect, expect};
 use serde_json::Value;
 
 use crate::machine::{KUBELET, Machine};
-use crate::support::{Client, Sim};
+use crate::support::{Client, Sim, write_program};
 use crate::{Outcome, main_file, run, run_beside, text};
 
 /// The configuration in the specifications of the tests.
@@ -208,7 +208,7 @@ async fn a_node_that_is_as_specified_is_ready() {
         (env!("CARGO_BIN_EXE_criswitchd"), "criswitchd"),
     ] {
         let program = machine.at(&format!("/opt/criswitch/{version}/{name}"));
-        fs::copy(built, program).unwrap();
+        write_program(&program, fs::read(built).unwrap());
     }
     symlink(version, machine.at("/opt/criswitch/current")).unwrap();
     let units = [

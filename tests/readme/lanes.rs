@@ -1,9 +1,11 @@
 //! The lanes of `tests/run.sh`, as CONTRIBUTING.md states them.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use criswitch_testing::write_program;
 
 use super::{at, shipped};
 
@@ -112,28 +114,30 @@ fn everything_that_a_lane_lacks_is_in_one_message_and_no_step_starts() {
     assert_eq!(programs.path().read_dir().unwrap().count(), before);
 }
 
-/// A step that a signal ends would wait for ever.
+/// A step that a signal or the time limit ends would wait for ever.
 #[test]
-fn a_run_that_fails_or_that_a_signal_ends_leaves_no_temporary_files() {
-    for (end, code) in [("exit 1", 1), ("sleep infinity", 143)] {
+fn a_run_that_fails_or_that_does_not_end_leaves_no_temporary_files() {
+    let late = "the run has not ended after 1s";
+    for (end, limit, code, shown) in [
+        ("exit 1", "infinity", 1, "begun"),
+        ("sleep infinity", "infinity", 143, "begun"),
+        ("sleep infinity", "1s", 1, late),
+    ] {
         let programs = with_programs(&[
             "awk", "cat", "chmod", "dirname", "env", "id", "kill", "mkdir", "mktemp", "rm", "sed",
             "sleep", "tee",
         ]);
         let cargo = programs.path().join("cargo");
-        std::fs::write(
-            &cargo,
-            format!("#!/bin/bash\n: >\"$TMPDIR/left\"\necho begun\n{end}\n"),
-        )
-        .unwrap();
-        std::fs::set_permissions(&cargo, PermissionsExt::from_mode(0o755)).unwrap();
+        let content = format!("#!/bin/bash\n: >\"$TMPDIR/left\"\necho begun\n{end}\n");
+        write_program(&cargo, content);
         let cache = tempfile::tempdir().unwrap();
         let before = programs.path().read_dir().unwrap().count();
         let mut script = script(programs.path(), &["formatting"]);
         script.env("CRISWITCH_CACHE", cache.path());
+        script.env("CRISWITCH_TIME_LIMIT", limit);
         let mut ran = script.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(ran.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap() == "begun"));
+        assert!(lines.any(|line| line.unwrap() == shown));
         if code == 143 {
             let pid = ran.id().to_string();
             assert!(

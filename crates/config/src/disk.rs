@@ -13,6 +13,8 @@ use criswitch_platform::files;
 const MOST_BYTES: u64 = 1 << 20;
 /// The limit on the number of drop-ins. People maintain these files, so a larger number is a mistake.
 const MOST_DROP_INS: usize = 256;
+/// The limit on the number of reads of a file that somebody removes and creates again and again.
+const MOST_READS: usize = 10;
 
 /// The drop-ins in `folder`, sorted by name; empty if there is no such directory.
 ///
@@ -21,7 +23,7 @@ const MOST_DROP_INS: usize = 256;
 pub fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         // A symbolic link without a target is an error: its drop-ins may only be missing for a moment.
-        Err(error) if error.kind() == ErrorKind::NotFound && !is_there(folder) => {
+        Err(error) if error.kind() == ErrorKind::NotFound && !is_link(folder) => {
             return Ok(Vec::new());
         }
         entries => entries?,
@@ -69,11 +71,21 @@ pub fn is_drop_in(name: &OsStr) -> bool {
     name.ends_with(b".toml") && !name.starts_with(b".")
 }
 
-/// The content of a file.
+/// The content of a file. A file that was removed and is there again is read again, for a limited number of times.
 ///
 /// # Errors
 /// If the file cannot be read, is not a regular file, or is larger than `MOST_BYTES`.
 pub fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    for _ in 1..MOST_READS {
+        match whole(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound && path.exists() => {}
+            read => return read,
+        }
+    }
+    whole(path)
+}
+
+fn whole(path: &Path) -> io::Result<Vec<u8>> {
     let file = files::open(path)?;
     if !file.metadata()?.is_file() {
         let what = "it is a pipe, a device or a socket";
@@ -88,8 +100,7 @@ pub fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether the path exists, possibly as a symbolic link without a target. True if the file system returns any error
-/// except "not found".
-pub fn is_there(path: &Path) -> bool {
-    !fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+/// Whether the path is a symbolic link, with or without a target.
+pub fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|path| path.is_symlink())
 }

@@ -46,7 +46,9 @@ fn file(index: usize, path: &Path, problems: &mut Problems) -> Option<ConfigFile
     match disk::bytes(path) {
         Ok(bytes) => decode_file(start, bytes, problems),
         // The drop-in was removed after the directory was listed, which is not a problem.
-        Err(_) if index > 0 && !disk::is_there(path) => None,
+        Err(error) if index > 0 && error.kind() == ErrorKind::NotFound && !disk::is_link(path) => {
+            None
+        }
         Err(error) => {
             unreadable(&start, &error, problems);
             None
@@ -94,7 +96,7 @@ fn unreadable(place: &Place, error: &io::Error, problems: &mut Problems) {
     let path = place.path.display();
     let discover = format!("criswitch discover --write {path}, or a different path after --config");
     let hint = match error.kind() {
-        ErrorKind::NotFound if disk::is_there(&place.path) => {
+        ErrorKind::NotFound if disk::is_link(&place.path) => {
             "removing the symbolic link, or creating its target"
         }
         ErrorKind::NotFound => &discover,

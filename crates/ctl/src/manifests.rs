@@ -304,7 +304,7 @@ fn non_empty(text: &str) -> Option<&str> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
 
     use super::answer;
 
@@ -312,8 +312,18 @@ mod tests {
     async fn a_kubectl_without_an_answer_is_ended() {
         let folder = tempfile::tempdir().unwrap();
         let kubectl = folder.path().join("kubectl");
-        std::fs::write(&kubectl, "#!/bin/sh\nexec tail -f /dev/null\n").unwrap();
-        std::fs::set_permissions(&kubectl, PermissionsExt::from_mode(0o755)).unwrap();
+        // The kernel executes no file that a process may write, as a child of a concurrent test could if this process
+        // wrote the file.
+        let write = r#"printf '#!/bin/sh\nexec tail -f /dev/null\n' >"$0" && chmod 755 "$0""#;
+        let mut shell = Command::new("sh");
+        assert!(
+            shell
+                .args(["-c", write])
+                .arg(&kubectl)
+                .status()
+                .unwrap()
+                .success()
+        );
         let error = answer(&kubectl).await.unwrap_err();
         assert_eq!(error.to_string(), "no answer in 15 s");
     }

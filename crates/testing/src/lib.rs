@@ -17,6 +17,8 @@ pub mod misbehaving;
 mod native;
 #[cfg(unix)] // Windows has no socket activation.
 mod passed;
+#[cfg(unix)] // Windows has no permission to execute.
+mod programs;
 mod sim;
 pub mod sockets;
 #[cfg(unix)] // systemd runs on Linux only.
@@ -30,6 +32,8 @@ pub use configs::{container_config, container_in, image_spec, pod_config};
 pub use native::{native, portable};
 #[cfg(unix)]
 pub use passed::{passing, passing_both};
+#[cfg(unix)]
+pub use programs::write_program;
 pub use sim::{Call, ImageIds, Journal, Settings, ShowsHandlers, Sim};
 pub use sockets::connect;
 #[cfg(unix)]

@@ -31,7 +31,7 @@ check() {
   if [ -z "$planned" ] || [ "$planned" = 0 ]; then
     planned=$((passed + 1))
   fi
-  [ "$passed" = "$planned" ] || show_logs "$DIR"/{criswitch,twins,idle}.log
+  [ "$passed" = "$planned" ] || show_logs "$DIR"/{criswitch,twins,idle,mixed,crio}.log
   echo "$passed passed, $((planned - passed)) failed"
   [ "$passed" = "$planned" ]
 }

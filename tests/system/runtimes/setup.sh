@@ -28,11 +28,11 @@ render() {
 }
 
 # crictl_at WHERE ARGUMENT...: runs crictl at a containerd (1, 2, 3), at CRI-O (crio), or at a criswitch (criswitch,
-# twins, idle).
+# twins, idle). A call that hangs fails: a client of events, for example, would otherwise wait for ever.
 crictl_at() {
   local config=$DIR/crictl-$1.yaml
   shift
-  crictl --config "$config" "$@"
+  timeout 10m crictl --config "$config" "$@"
 }
 
 start_all() {

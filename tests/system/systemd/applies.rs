@@ -1,7 +1,7 @@
 //! `criswitch node apply`, `undo` and `uninstall` on a running node, with a real systemd and a simulated kubelet.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::machine::{CONFIG, Machine, until};
-use crate::support::Client;
+use crate::support::{Client, write_program};
 
 const UNIT: &str = "[Unit]
 StartLimitIntervalSec=0
@@ -64,7 +64,10 @@ pub(crate) async fn node() -> Machine {
     );
     write(SPEC, &format!("{CONFIG}{NODE}"));
     fs::create_dir(machine.at("var/lib/kubelet/pods")).unwrap();
-    fs::copy("/usr/bin/bash", machine.at("opt/kubelet")).unwrap();
+    write_program(
+        &machine.at("opt/kubelet"),
+        fs::read("/usr/bin/bash").unwrap(),
+    );
     for (built, name) in [
         (env!("CARGO_BIN_EXE_criswitch"), "criswitch"),
         (env!("CARGO_BIN_EXE_criswitchd"), "criswitchd"),
@@ -289,9 +292,7 @@ async fn the_undo_of_the_first_generation_restarts_the_kubelet_also_after_an_upg
     for name in ["criswitch", "criswitchd"] {
         let mut next = fs::read(machine.at("root").join(name)).unwrap();
         next.extend(b"next");
-        let program = machine.at("root/next").join(name);
-        fs::write(&program, next).unwrap();
-        fs::set_permissions(program, Permissions::from_mode(0o755)).unwrap();
+        write_program(&machine.at("root/next").join(name), next);
     }
     let kubelet = process(&machine, "kubelet");
     succeeds(

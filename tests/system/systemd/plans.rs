@@ -4,6 +4,7 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 
 use crate::machine::{Machine, until};
+use crate::support::write_program;
 
 const UNIT: &str = "etc/systemd/system/kubelet.service";
 
@@ -38,7 +39,10 @@ fn findings(machine: &Machine) -> Vec<String> {
 async fn a_plan_names_the_changes_of_the_kubelet_that_systemd_and_the_kernel_show() {
     let machine = Machine::boot().await;
     fs::create_dir(machine.at("opt")).ok();
-    fs::copy("/usr/bin/sleep", machine.at("opt/kubelet")).unwrap();
+    write_program(
+        &machine.at("opt/kubelet"),
+        fs::read("/usr/bin/sleep").unwrap(),
+    );
     let unit = "[Service]\nType=exec\nExecStart=/opt/kubelet 1000000\n";
     fs::write(machine.at(UNIT), unit).unwrap();
     machine.systemctl(&["daemon-reload"]);
