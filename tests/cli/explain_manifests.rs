@@ -233,6 +233,7 @@ async fn json_objects_may_follow_one_another_and_an_error_names_its_line_and_cau
         // As the kubectl plug-in joins the objects of the cluster and the files.
         format!("kind: List\n---\n{mark}{one}\n{two}\n\n"),
         format!("{one}\n---\n{two}\n"),
+        format!("{one}\n--- # the second\n{two}\n"),
     ] {
         let file = node.file("pods.json", &text);
         let pods = node.json(&[&file]).await["pods"].take();
@@ -254,6 +255,10 @@ async fn json_objects_may_follow_one_another_and_an_error_names_its_line_and_cau
         (
             format!("{one}\n{{\"kind\": \"Pod\",\n \"spec\" {{}}}}"),
             "pods.json:3:9: not valid JSON",
+        ),
+        (
+            format!("{one}\n{{\"kind\": \"Püd\" x}}"),
+            "pods.json:2:16: not valid JSON",
         ),
         (
             format!("{one}\n{twice}"),

@@ -655,10 +655,26 @@ fn an_address_of_the_metrics_installs_their_socket_until_the_undo() {
     assert!(!machine.at(UNIT).exists());
 }
 
+#[test]
+fn systemd_listens_at_a_path_with_a_percent_sign() {
+    let machine = image();
+    let spec = format!("listen = '/run/criswitch/%n.sock'\n{SPEC}");
+    apply_spec(&machine, &spec);
+    let unit = fs::read_to_string(machine.at("/etc/systemd/system/criswitch.socket")).unwrap();
+    let line = "\nListenStream=/run/criswitch/%%n.sock\n";
+    assert!(unit.contains(line), "{unit}");
+    apply_spec(&machine, &spec);
+}
+
 /// Applies a specification with these lines before `[node]`.
 #[track_caller]
 fn apply_with(machine: &Machine, lines: &str) {
-    let files = main_file(&SPEC.replace("[node]", &format!("{lines}[node]")));
+    apply_spec(machine, &SPEC.replace("[node]", &format!("{lines}[node]")));
+}
+
+#[track_caller]
+fn apply_spec(machine: &Machine, spec: &str) {
+    let files = main_file(spec);
     let (program, spec) = (machine.at("/programs"), files.main());
     let apply = ["node", "apply", "--root", text(machine.root())];
     let source = ["--spec", text(&spec), "--programs", text(&program)];

@@ -103,16 +103,13 @@ fn of_containerd(
     let is_off = nri
         .bool("disable")
         .unwrap_or(minor_version(version) < (2, 0));
-    let is_version_1 = tables
-        .first()
-        .and_then(|table| table.get("version"))
-        .is_none_or(|version| version.as_integer() == Some(1));
+    let layout = tables.first().and_then(|table| table.get("version"));
     let cri = Nested {
         tables: &tables,
-        path: if is_version_1 {
-            &["plugins", "cri"]
-        } else {
-            &["plugins", "io.containerd.grpc.v1.cri"]
+        path: match layout.map_or(Some(1), toml::Value::as_integer) {
+            Some(1) => &["plugins", "cri"],
+            Some(2..=4) => &["plugins", "io.containerd.grpc.v1.cri"],
+            _ => return Err("the version of containerd's configuration is not known".to_owned()),
         },
     };
     // For an empty address, containerd listens at the address of the node's default route only.
@@ -421,11 +418,18 @@ mod tests {
 
     #[test]
     fn a_configuration_that_cannot_be_read_is_not_known() {
-        let root = root(&[("/etc/containerd/config.toml", "imports = [")]);
-        let unknown = of_containerd(&Root::of(root.path()), &[], "2.4.2").unwrap_err();
+        let unknown = |text| {
+            let root = root(&[("/etc/containerd/config.toml", text)]);
+            of_containerd(&Root::of(root.path()), &[], "2.4.2").unwrap_err()
+        };
+        let invalid = unknown("imports = [");
         assert!(
-            unknown.starts_with("/etc/containerd/config.toml is not TOML"),
-            "{unknown}"
+            invalid.starts_with("/etc/containerd/config.toml is not TOML"),
+            "{invalid}"
+        );
+        assert_eq!(
+            unknown("version = 5"),
+            "the version of containerd's configuration is not known"
         );
     }
 }

@@ -127,13 +127,13 @@ fn binary(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
 
 fn units(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
     let listen = match &facts.wanted {
-        Ok(wanted) => wanted.config.listen.to_string(),
+        Ok(wanted) => in_unit(&wanted.config.listen),
         Err(_) => DEFAULT_LISTEN.to_owned(),
     };
     let metrics = facts.wanted.as_ref().ok();
     let metrics = metrics.and_then(|wanted| wanted.config.metrics.as_ref());
     let metrics = metrics.map(|address| {
-        let unit = METRICS_UNIT.replace(METRICS_ADDRESS, &address.to_string());
+        let unit = METRICS_UNIT.replace(METRICS_ADDRESS, &in_unit(address));
         (METRICS_SOCKET, unit, "criswitch.service.wants")
     });
     let shipped = SHIPPED.map(|(name, unit, target)| {
@@ -154,6 +154,11 @@ fn units(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
         files.push((drop_ins.join(ORDER_DROP_IN), text(SHIPPED_DROP_IN)));
     }
     of_files(&facts.root, files)
+}
+
+/// The address as a unit has it: `%` would begin a specifier.
+fn in_unit(address: &impl ToString) -> String {
+    address.to_string().replace('%', "%%")
 }
 
 fn configuration(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {

@@ -91,7 +91,7 @@ pub(super) fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
     Ok(documents.collect::<anyhow::Result<Vec<_>>>()?.concat())
 }
 
-/// The parts of a text between lines that have only `---`, which end a YAML document wherever they are.
+/// The parts of a text between lines that have only `---` and a comment, which end a YAML document wherever they are.
 fn sections(text: &str) -> Vec<FilePart<'_>> {
     let (mut found, mut start, mut first) = (Vec::new(), 0, 0);
     let (mut end, mut number) = (0, 0);
@@ -101,7 +101,9 @@ fn sections(text: &str) -> Vec<FilePart<'_>> {
         found.push(FilePart { text, before });
     };
     for line in text.split_inclusive('\n') {
-        if line.trim_end() == "---" {
+        let mut words = line.split_ascii_whitespace();
+        let is_mark = line.starts_with("---") && words.next() == Some("---");
+        if is_mark && words.next().is_none_or(|word| word.starts_with('#')) {
             add(start, end, first);
             (start, first) = (end + line.len(), number + 1);
         }
@@ -135,7 +137,17 @@ fn json_objects(part: FilePart<'_>) -> Result<Vec<FilePart<'_>>, (u64, u64)> {
         }
         match object {
             Err(_) if found.is_empty() => return Ok(vec![part]),
-            Err(error) => return Err((first + error.line() as u64, error.column() as u64)),
+            Err(error) => {
+                let line = text
+                    .lines()
+                    .nth(error.line().saturating_sub(1))
+                    .unwrap_or_default();
+                let column = match line.get(..error.column()) {
+                    Some(before) => before.chars().count(),
+                    None => error.column(),
+                };
+                return Err((first + error.line() as u64, column as u64));
+            }
             Ok(_) => {}
         }
         let text = text.get(start..end).unwrap_or_default();
