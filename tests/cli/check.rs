@@ -376,10 +376,8 @@ fn check_warns_of_backends_whose_absence_would_make_lists_fail_after_a_restart()
 #[cfg(unix)] // The daemon is a script.
 #[test]
 fn a_configuration_that_the_daemon_rejects_is_a_problem() {
-    let folder = tempfile::tempdir().unwrap();
-    let [program, daemon] = ["criswitch", "criswitchd"].map(|name| folder.path().join(name));
-    write_program(&program, fs::read(env!("CARGO_BIN_EXE_criswitch")).unwrap());
-    write_program(&daemon, "#!/bin/sh\necho no >&2\nexit 78\n");
+    let folder = beside_daemon("echo no >&2\nexit 78");
+    let program = folder.path().join("criswitch");
     let files = main_file(TABLE);
     let what = "the daemon beside this program rejects this configuration (exit status: 78): no";
     for (format, end) in [
@@ -395,4 +393,39 @@ fn a_configuration_that_the_daemon_rejects_is_a_problem() {
         assert!(shown.concat().contains(what), "{shown:?}");
         assert!(shown[1].ends_with(end), "{shown:?}");
     }
+}
+
+/// A folder with criswitch and with a script as the daemon.
+#[cfg(unix)]
+fn beside_daemon(script: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let [program, daemon] = ["criswitch", "criswitchd"].map(|name| folder.path().join(name));
+    write_program(&program, fs::read(env!("CARGO_BIN_EXE_criswitch")).unwrap());
+    write_program(&daemon, format!("#!/bin/sh\n{script}\n"));
+    folder
+}
+
+#[cfg(unix)] // The daemon is a script.
+#[test]
+fn version_names_a_daemon_of_another_version() {
+    let folder = beside_daemon("echo criswitchd 0.0.9");
+    let mut version = std::process::Command::new(folder.path().join("criswitch"));
+    let output = version.arg("version").output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let sentence = "the daemon beside this program has another version: criswitchd 0.0.9; install both from one release";
+    assert!(errors.contains(sentence), "{errors}");
+}
+
+#[test]
+fn the_daemon_checks_its_configuration_in_one_line() {
+    let files = main_file(TABLE);
+    let path = text(&files.main()).to_owned();
+    let mut check = crate::daemon(&path);
+    let output = check.arg("--check").output().unwrap();
+    assert!(output.status.success());
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(shown, format!("{path} is valid: 3 handlers, 3 backends\n"));
+    let serve = run(&["serve"]);
+    let place = "the daemon is a program of its own; start ";
+    assert!(serve.stderr.contains(place), "{}", serve.stderr);
 }

@@ -70,6 +70,20 @@ fn each_lane_of_the_tests_keeps_its_time_limit() {
     assert!(shipped("CONTRIBUTING.md").contains("65 minutes, 45 with a warm cache"));
 }
 
+/// A nightly run takes hours, and may take them in CI too.
+#[test]
+fn ci_limits_the_time_of_the_lane_that_it_waits_for_only() {
+    let programs = few_programs();
+    for (lane, limit) in [(None, "83m"), (Some("nightly"), "")] {
+        let script = "exec() { echo \"$CRISWITCH_TIME_LIMIT\"; }; . \"$0\"";
+        let mut ci = Command::new("/bin/bash");
+        ci.args(["-c", script]).arg(at(".ci/run")).args(lane);
+        ci.env("PATH", programs.path());
+        let shown = String::from_utf8(ci.output().unwrap().stdout).unwrap();
+        assert_eq!(shown.trim(), limit);
+    }
+}
+
 /// The step `demo` runs the first command that README.md shows, and a workflow runs the second.
 #[test]
 fn the_two_commands_of_the_readme_are_a_step_and_a_lane() {

@@ -24,6 +24,7 @@ use criswitch_node::collisions;
 use serde_json::{Map, Value as Json, json};
 
 use super::health::Health;
+use super::version;
 use super::watch::watch;
 
 /// The columns of the table of backends.
@@ -161,7 +162,7 @@ fn conditions(status: &StatusResponse) -> impl Iterator<Item = &RuntimeCondition
 fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Result<SafeText> {
     let state = &daemon.state;
     let mut head = [
-        format!("criswitch {}, process {}\n", state.version, state.pid).into(),
+        version::of_daemon(&state.version, state.pid).into(),
         configuration(state, is_wide).into(),
         backends(state, is_wide)?,
     ];

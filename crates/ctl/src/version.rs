@@ -25,6 +25,19 @@ pub(super) fn text() -> &'static str {
     &TEXT
 }
 
+/// The line about the running daemon, with a warning if this program has another version.
+pub(super) fn of_daemon(version: &str, pid: u32) -> String {
+    let this = BUILD.version;
+    let difference = if version == this {
+        String::new()
+    } else {
+        format!(
+            "; this program has version {this}: install both from one release, and restart the daemon"
+        )
+    };
+    format!("criswitch {version}, process {pid}{difference}\n")
+}
+
 pub(super) fn shown(output: &Output) -> anyhow::Result<SafeText> {
     let difference = daemon::difference();
     match output.encoding() {
@@ -36,5 +49,23 @@ pub(super) fn shown(output: &Output) -> anyhow::Result<SafeText> {
             terminal::print_stderr(&output::name_lines(difference));
             Ok(format!("criswitch {}\n", text()).into())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_of_another_version_is_named() {
+        let this = BUILD.version;
+        assert_eq!(of_daemon(this, 7), format!("criswitch {this}, process 7\n"));
+        assert_eq!(
+            of_daemon("0.0.9", 7),
+            format!(
+                "criswitch 0.0.9, process 7; this program has version {this}: install both from one release, and restart \
+                 the daemon\n"
+            )
+        );
     }
 }
