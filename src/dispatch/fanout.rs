@@ -314,8 +314,8 @@ pub(crate) async fn merge(
         }
     }
     // The new owner of an item may have been asked before it had the item, or not asked at all, so the items of earlier
-    // owners are added. Of two items with the same id, the first is kept, so the parts of the current owners come
-    // first.
+    // owners are added: without them, the tests `a_list_has_a_pod_*` of changed_owners.rs lose a pod. Of two items with
+    // the same id, the first is kept, so the parts of the current owners come first.
     messages.append(&mut earlier);
     let list = call.listing().map(|listing| listing.list);
     // Two backends may have stats of a pod that criswitch does not know yet.
