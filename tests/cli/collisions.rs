@@ -24,8 +24,9 @@ const PAUSE: &str = "registry.k8s.io/pause:3.6";
 struct Runtime(Child);
 
 impl Runtime {
-    /// Starts a containerd with this configuration file at a socket. `subnet` is the subnet of its CNI network.
-    fn start(socket: &Path, config: &Path, subnet: &str) -> Runtime {
+    /// Starts a containerd in `folder`, with this configuration file, at a socket. `subnet` is the subnet of its CNI
+    /// network.
+    fn start(folder: &Path, socket: &Path, config: &Path, subnet: &str) -> Runtime {
         let settings = json!({ "socket": socket, "subnet": subnet });
         let mut child = Command::new(std::env::current_exe().unwrap());
         child
@@ -38,6 +39,7 @@ impl Runtime {
             ])
             // For the test harness, these arguments are names of further tests.
             .args(["--", "--config", text(config)])
+            .current_dir(folder)
             .env(RUNTIME, settings.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -94,10 +96,12 @@ async fn serves_a_containerd() {
 fn check(configs: [&str; 2], subnets: [&str; 2]) -> (Vec<String>, String) {
     let node = Node::new();
     let sockets = [FIRST, SECOND].map(|socket| node.path(socket));
-    let files = ["first.toml", "second.toml"].map(|name| node.path(name));
+    let folder = node.path("");
+    // The argument of the second containerd is a relative path.
+    let files = [folder.join("first.toml"), "second.toml".into()];
     let _runtimes = [0, 1].map(|at| {
-        std::fs::write(&files[at], configs[at]).unwrap();
-        Runtime::start(&sockets[at], &files[at], subnets[at])
+        std::fs::write(folder.join(&files[at]), configs[at]).unwrap();
+        Runtime::start(&folder, &sockets[at], &files[at], subnets[at])
     });
     let [first, second] = &sockets;
     let rows = format!("runc = {first:?}\nother = {{ socket = {second:?}, handler = \"runc\" }}");

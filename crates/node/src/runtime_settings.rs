@@ -50,8 +50,9 @@ impl RuntimeSettings {
             .map_err(|error| format!("cannot read the arguments of process {pid}: {error}"))?;
         let line = String::from_utf8_lossy(&line);
         let arguments: Vec<_> = line.split('\0').collect();
+        let folder = fs::read_link(format!("/proc/{pid}/cwd"))
+            .map_err(|error| format!("cannot read the directory of process {pid}: {error}"))?;
         let root = PathBuf::from(format!("/proc/{pid}/root"));
-        let root = Root::of(&root);
         let read = match found.runtime.as_str() {
             "containerd" => of_containerd,
             "cri-o" => of_crio,
@@ -63,28 +64,49 @@ impl RuntimeSettings {
         if !program.is_some_and(|name| name.starts_with("containerd") || name.starts_with("crio")) {
             return Err(format!("its process {pid} runs {path:?}"));
         }
-        read(&root, &arguments, &found.version).map(Some)
+        let process = RuntimeProcess {
+            root: Root::of(&root),
+            folder: &folder,
+            arguments: &arguments,
+        };
+        read(&process, &found.version).map(Some)
+    }
+}
+
+/// A runtime's process: its files, and how it was started.
+struct RuntimeProcess<'a> {
+    root: Root<'a>,
+    /// The working directory, from which relative paths start.
+    folder: &'a Path,
+    arguments: &'a [&'a str],
+}
+
+impl RuntimeProcess<'_> {
+    /// The path and the table of the main configuration file. The file at the default path may be missing.
+    fn main(&self, default: &str) -> Result<(PathBuf, toml::Table), String> {
+        let named = option(self.arguments, ["-c", "--config"]);
+        let file = self.folder.join(named.unwrap_or(default));
+        match toml(&self.root, &file)? {
+            None if named.is_some() => Err(format!("{} does not exist", file.display())),
+            table => Ok((file, table.unwrap_or_default())),
+        }
     }
 }
 
 /// Reads the settings of a containerd. The defaults are as in `containerd config default`: NRI is on since 2.0.
-fn of_containerd(
-    root: &Root<'_>,
-    arguments: &[&str],
-    version: &str,
-) -> Result<RuntimeSettings, String> {
+fn of_containerd(process: &RuntimeProcess<'_>, version: &str) -> Result<RuntimeSettings, String> {
     const NRI: &str = "io.containerd.nri.v1.nri";
-    let file = option(arguments, ["-c", "--config"]).unwrap_or("/etc/containerd/config.toml");
+    let (file, main) = process.main("/etc/containerd/config.toml")?;
     // A relative import is relative to the folder of the file.
-    let folder = Path::new(file).parent().unwrap_or(Path::new("/"));
-    let mut tables = vec![toml(root, Path::new(file))?];
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    let mut tables = vec![main];
     let imports: Vec<_> = tables
         .iter()
         .flat_map(|main| strings(main, "imports"))
         .map(|import| folder.join(import))
         .collect();
     for import in &imports {
-        tables.extend(tomls(root, import)?);
+        tables.extend(tomls(&process.root, import)?);
     }
     if tables
         .iter()
@@ -137,12 +159,13 @@ fn strings<'a>(table: &'a toml::Table, key: &str) -> impl Iterator<Item = &'a st
 
 /// Reads the settings of a CRI-O. The defaults are as in crio.conf(5): NRI is on since 1.30. Flags take precedence over
 /// files.
-fn of_crio(root: &Root<'_>, arguments: &[&str], version: &str) -> Result<RuntimeSettings, String> {
-    let file = option(arguments, ["-c", "--config"]).unwrap_or("/etc/crio/crio.conf");
+fn of_crio(process: &RuntimeProcess<'_>, version: &str) -> Result<RuntimeSettings, String> {
+    let arguments = process.arguments;
+    let (_, main) = process.main("/etc/crio/crio.conf")?;
     let folder = option(arguments, ["-d", "--config-dir"]).unwrap_or("/etc/crio/crio.conf.d");
-    let drop_ins = Path::new(folder).join("*");
-    let mut tables = vec![toml(root, Path::new(file))?];
-    tables.extend(tomls(root, &drop_ins)?);
+    let drop_ins = process.folder.join(folder).join("*");
+    let mut tables = vec![main];
+    tables.extend(tomls(&process.root, &drop_ins)?);
     let nri = Nested {
         tables: &tables,
         path: &["crio", "nri"],
@@ -239,14 +262,14 @@ fn option<'a>(arguments: &[&'a str], names: [&str; 2]) -> Option<&'a str> {
     None
 }
 
-/// The table in a file of the runtime; empty if the file does not exist.
-fn toml(root: &Root<'_>, file: &Path) -> Result<toml::Table, String> {
+/// The table in a file of the runtime; `None` if the file does not exist.
+fn toml(root: &Root<'_>, file: &Path) -> Result<Option<toml::Table>, String> {
     let shown = file.display();
     let text = root
         .text(file)
         .map_err(|error| format!("cannot read {shown}: {error}"))?;
-    text.unwrap_or_default()
-        .parse()
+    text.map(|text| text.parse())
+        .transpose()
         .map_err(|fault: toml::de::Error| format!("{shown} is not TOML: {}", fault.message()))
 }
 
@@ -268,10 +291,10 @@ fn tomls(root: &Root<'_>, pattern: &Path) -> Result<Vec<toml::Table>, String> {
                 name.strip_prefix(start)
                     .is_some_and(|rest| rest.ends_with(end))
             })
-            .map(|name| toml(root, &folder.join(name)))
+            .filter_map(|name| toml(root, &folder.join(name)).transpose())
             .collect()
     } else {
-        Ok(vec![toml(root, pattern)?])
+        Ok(Vec::from_iter(toml(root, pattern)?))
     }
 }
 
@@ -301,6 +324,23 @@ mod tests {
         root
     }
 
+    /// Reads the settings of the program in the first argument, which runs in `/srv`.
+    fn read(
+        root: &tempfile::TempDir,
+        arguments: &[&str],
+        version: &str,
+    ) -> Result<RuntimeSettings, String> {
+        let process = RuntimeProcess {
+            root: Root::of(root.path()),
+            folder: Path::new("/srv"),
+            arguments,
+        };
+        match arguments[0] {
+            "crio" => of_crio(&process, version),
+            _ => of_containerd(&process, version),
+        }
+    }
+
     fn default_nri() -> Option<Nri> {
         Some(Nri {
             socket: Some("/var/run/nri/nri.sock".into()),
@@ -315,10 +355,8 @@ mod tests {
         let other = "[plugins.'io.containerd.nri.v1.nri']\nsocket_path = '/run/other.sock'\nplugin_path = '/opt/other'\n";
         let main = "/etc/containerd/config.toml";
         let drop_in = "/etc/containerd/conf.d/nri.toml";
-        let read = |files: &[(&str, &str)], version: &str| {
-            let root = root(files);
-            of_containerd(&Root::of(root.path()), &["containerd"], version).unwrap()
-        };
+        let read =
+            |files: &[(&str, &str)], version| read(&root(files), &["containerd"], version).unwrap();
         assert_eq!(read(&[], "v2.4.2").nri, default_nri());
         assert_eq!(read(&[], "1.7.28").nri, None);
         assert_eq!(read(&[(main, config), (drop_in, off)], "2.0.1").nri, None);
@@ -357,10 +395,9 @@ mod tests {
             &["containerd", "--config", "/etc/second.toml"][..],
             &["containerd", "--config=/etc/second.toml"],
         ] {
-            let settings = of_containerd(&Root::of(root.path()), arguments, "2.4.2").unwrap();
-            assert_eq!(settings.nri, None);
+            assert_eq!(read(&root, arguments, "2.4.2").unwrap().nri, None);
         }
-        let crio = |version| of_crio(&Root::of(root.path()), &["crio"], version).unwrap();
+        let crio = |version| read(&root, &["crio"], version).unwrap();
         assert_eq!(crio("1.29.4").nri, None);
         let socket = |nri: Option<Nri>| nri.unwrap().socket;
         assert_eq!(
@@ -369,9 +406,7 @@ mod tests {
         );
         let flags = |flags: &[&str]| {
             let arguments = [&["crio"], flags].concat();
-            of_crio(&Root::of(root.path()), &arguments, "1.34.0")
-                .unwrap()
-                .nri
+            read(&root, &arguments, "1.34.0").unwrap().nri
         };
         assert_eq!(flags(&["--enable-nri=false"]), None);
         let other = flags(&["--nri-listen", "/run/x.sock", "--nri-plugin-dir=/opt/x"]).unwrap();
@@ -381,18 +416,46 @@ mod tests {
     }
 
     #[test]
+    fn relative_paths_start_at_the_directory_of_the_process_and_a_named_file_must_exist() {
+        let root = root(&[
+            ("/srv/two.toml", "imports = ['conf.d/*.toml']"),
+            (
+                "/srv/conf.d/nri.toml",
+                "[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n",
+            ),
+            ("/srv/two.conf", "[crio.nri]\nnri_listen = '/run/two.sock'"),
+            (
+                "/srv/drop-ins/nri.conf",
+                "[crio.nri]\nnri_plugin_dir = '/opt/two'",
+            ),
+        ]);
+        let containerd = read(&root, &["containerd", "--config", "two.toml"], "2.4.2").unwrap();
+        assert_eq!(containerd.nri, None);
+        assert_eq!(containerd.imports, [Path::new("/srv/conf.d/*.toml")]);
+        let crio = ["crio", "-c", "two.conf", "-d", "drop-ins"];
+        let crio = read(&root, &crio, "1.34.0").unwrap();
+        assert_eq!(crio.imports, [Path::new("/srv/drop-ins/*")]);
+        let nri = Nri {
+            socket: Some("/run/two.sock".into()),
+            plugins: "/opt/two".into(),
+        };
+        assert_eq!(crio.nri, Some(nri));
+        for program in ["containerd", "crio"] {
+            let missing = read(&root, &[program, "--config=three"], "2.4.2").unwrap_err();
+            assert_eq!(missing, "/srv/three does not exist");
+        }
+    }
+
+    #[test]
     fn only_a_fixed_port_of_the_streaming_server_is_a_setting() {
         let read = |path: &str, text: &str| {
-            let root = root(&[(path, text)]);
-            let root = Root::of(root.path());
-            if path.contains("crio") {
-                let flags = ["crio", "--stream-port=10010"];
-                of_crio(&root, &flags, "1.34.0").unwrap().streaming
+            let arguments = if path.contains("crio") {
+                &["crio", "--stream-port=10010"][..]
             } else {
-                of_containerd(&root, &["containerd"], "2.4.2")
-                    .unwrap()
-                    .streaming
-            }
+                &["containerd"]
+            };
+            let settings = read(&root(&[(path, text)]), arguments, "2.4.2");
+            settings.unwrap().streaming
         };
         let fixed = |address: &str| {
             Some(StreamingServer {
@@ -420,7 +483,7 @@ mod tests {
     fn a_configuration_that_cannot_be_read_is_not_known() {
         let unknown = |text| {
             let root = root(&[("/etc/containerd/config.toml", text)]);
-            of_containerd(&Root::of(root.path()), &[], "2.4.2").unwrap_err()
+            read(&root, &["containerd"], "2.4.2").unwrap_err()
         };
         let invalid = unknown("imports = [");
         assert!(
