@@ -1,4 +1,5 @@
-//! Tests that `criswitch check --node` names the things that two runtimes of this machine share outside of the CRI.
+//! Tests that `criswitch check --node` and `node plan` name the things that two runtimes of this machine share outside
+//! of the CRI.
 //! Each runtime is a process of its own, because `check --node` compares no runtimes of one process.
 
 use std::io::Read;
@@ -10,8 +11,10 @@ use criswitch_cri::codec::cri;
 use prost::Message;
 use serde_json::{Value, json};
 
-use crate::runtimes::{Node, containerd};
-use crate::{run, text};
+use crate::machine::Machine;
+use crate::runtimes::{containerd, crio};
+use crate::support::Sim;
+use crate::{main_file, run, text};
 
 /// The environment variable of a child with the settings of its [`Runtime`], as JSON.
 const RUNTIME: &str = "CRISWITCH_TEST_RUNTIME";
@@ -20,22 +23,24 @@ const SECOND: &str = "run/second/containerd.sock";
 /// The pause image of each runtime, which does not pin it.
 const PAUSE: &str = "registry.k8s.io/pause:3.6";
 
-/// A containerd whose process runs until this value is dropped.
+/// A containerd or CRI-O whose process runs until this value is dropped.
 struct Runtime(Child);
 
 impl Runtime {
-    /// Starts a containerd in `folder`, with this configuration file, at a socket. `subnet` is the subnet of its CNI
+    /// Starts a program in `folder`, with this configuration file, at a socket. `subnet` is the subnet of its CNI
     /// network.
-    fn start(folder: &Path, socket: &Path, config: &Path, subnet: &str) -> Runtime {
-        let settings = json!({ "socket": socket, "subnet": subnet });
+    fn start(program: &str, folder: &Path, socket: &str, config: &Path, subnet: &str) -> Runtime {
+        let socket = folder.join(socket);
+        std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        let settings = json!({ "program": program, "socket": socket, "subnet": subnet });
         let mut child = Command::new(std::env::current_exe().unwrap());
         child
-            .arg0("containerd")
+            .arg0(program)
             .args([
                 "--ignored",
                 "--nocapture",
                 "--exact",
-                "collisions::serves_a_containerd",
+                "collisions::serves_a_runtime",
             ])
             // For the test harness, these arguments are names of further tests.
             .args(["--", "--config", text(config)])
@@ -65,14 +70,27 @@ impl Drop for Runtime {
 /// The program of a [`Runtime`], which serves until its standard input ends.
 #[tokio::test]
 #[ignore = "other tests start it"]
-async fn serves_a_containerd() {
+async fn serves_a_runtime() {
     let Ok(settings) = std::env::var(RUNTIME) else {
         return;
     };
     let settings: Value = serde_json::from_str(&settings).unwrap();
     let socket = settings["socket"].as_str().unwrap();
-    let source = json!({ "plugins": [{ "ipam": { "subnet": settings["subnet"] } }] }).to_string();
-    let cni = json!({ "Networks": [{ "Config": { "Name": socket, "Source": source } }] });
+    let sim = match settings["program"].as_str() {
+        // CRI-O does not report its CNI configuration.
+        Some("crio") => crio(["runc"]),
+        _ => containerd_on(socket, &settings["subnet"]),
+    };
+    sim.serve_on(Path::new(socket));
+    println!("serving");
+    let input = || std::io::stdin().read_to_end(&mut Vec::new());
+    tokio::task::spawn_blocking(input).await.unwrap().unwrap();
+}
+
+/// A containerd with a CNI network of this name and subnet.
+fn containerd_on(network: &str, subnet: &Value) -> Sim {
+    let source = json!({ "plugins": [{ "ipam": { "subnet": subnet } }] }).to_string();
+    let cni = json!({ "Networks": [{ "Config": { "Name": network, "Source": source } }] });
     let info = [("cniconfig".to_owned(), cni.to_string())].into();
     let status = cri::StatusResponse {
         info,
@@ -86,28 +104,38 @@ async fn serves_a_containerd() {
     let sim = containerd(["runc"]).stores(image);
     let sim = sim.set(|settings| settings.config = Some(json!({ "sandboxImage": PAUSE })));
     sim.append_raw("Status", status.encode_to_vec());
-    sim.serve_on(Path::new(socket));
-    println!("serving");
-    let input = || std::io::stdin().read_to_end(&mut Vec::new());
-    tokio::task::spawn_blocking(input).await.unwrap().unwrap();
+    sim
+}
+
+/// Starts a containerd and a second runtime in the folder, with these files and subnets.
+fn start(folder: &Path, second: &str, configs: [&str; 2], subnets: [&str; 2]) -> [Runtime; 2] {
+    // The argument of the second runtime is a relative path.
+    let files = [folder.join("first.toml"), "second.toml".into()];
+    let (programs, sockets) = (["containerd", second], [FIRST, SECOND]);
+    [0, 1].map(|at| {
+        std::fs::write(folder.join(&files[at]), configs[at]).unwrap();
+        Runtime::start(programs[at], folder, sockets[at], &files[at], subnets[at])
+    })
+}
+
+/// A configuration for both runtimes, whose sockets are below this folder.
+fn rows(folder: &Path) -> String {
+    let [first, second] = [FIRST, SECOND].map(|socket| folder.join(socket));
+    let rows = format!("runc = {first:?}\nother = {{ socket = {second:?}, handler = \"runc\" }}");
+    format!("default_handler = \"runc\"\n[handlers]\n{rows}\n")
 }
 
 /// Two containerds with these files and subnets, and what `check --node` reports about both.
 fn check(configs: [&str; 2], subnets: [&str; 2]) -> (Vec<String>, String) {
-    let node = Node::new();
-    let sockets = [FIRST, SECOND].map(|socket| node.path(socket));
-    let folder = node.path("");
-    // The argument of the second containerd is a relative path.
-    let files = [folder.join("first.toml"), "second.toml".into()];
-    let _runtimes = [0, 1].map(|at| {
-        std::fs::write(folder.join(&files[at]), configs[at]).unwrap();
-        Runtime::start(&folder, &sockets[at], &files[at], subnets[at])
-    });
-    let [first, second] = &sockets;
-    let rows = format!("runc = {first:?}\nother = {{ socket = {second:?}, handler = \"runc\" }}");
-    let main = node.path("main.toml");
-    let config = format!("default_handler = \"runc\"\n[handlers]\n{rows}\n");
-    std::fs::write(&main, config).unwrap();
+    let machine = Machine::bare();
+    let _runtimes = start(machine.root(), "containerd", configs, subnets);
+    check_both(machine.root())
+}
+
+/// The paths that `check --node` reports about both runtimes in the folder, and its text.
+fn check_both(folder: &Path) -> (Vec<String>, String) {
+    let files = main_file(&rows(folder));
+    let main = files.main();
     let check = ["check", "--node", "--config", text(&main)];
     let outcome = run(&[&check[..], &["-o", "json"]].concat());
     let shown: Value = serde_json::from_str(&outcome.stdout).unwrap();
@@ -151,6 +179,17 @@ fn check_node_names_subnets_that_overlap_and_no_others() {
         let (shared, shown) = check([NOTHING; 2], ["10.66.0.0/16", subnet]);
         assert_eq!(shared, found, "{shown}");
     }
+}
+
+#[test]
+fn check_node_names_the_subnet_of_crio() {
+    let network = r#"{ "name": "pods", "plugins": [{ "ipam": { "subnet": "10.66.7.0/24" } }] }"#;
+    let machine = Machine::bare().with("/cni/10-pods.conflist", network);
+    let crio = "[crio.nri]\nenable_nri = false\n[crio.network]\nnetwork_dir = 'cni'\n";
+    let subnets = ["10.66.0.0/16", ""];
+    let _runtimes = start(machine.root(), "crio", [NOTHING, crio], subnets);
+    let (shared, shown) = check_both(machine.root());
+    assert_eq!(shared, ["10.66.0.0/16"], "{shown}");
 }
 
 #[test]

@@ -43,21 +43,26 @@ pub(super) fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
     let (mut found, mut known) = (Vec::new(), Vec::new());
     for (name, probed) in backends {
         let settings = RuntimeSettings::of(probed).unwrap_or_else(|cause| {
-            let what =
-                format!("whether it shares NRI, imports or a port with another runtime: {cause}");
+            let what = format!(
+                "whether it shares NRI, imports, a port or a subnet with another runtime: {cause}"
+            );
             found.push(Finding::unknown([format!("backend {name:?}")], what, ""));
             None
         });
-        known.push((name, probed, settings));
+        let mut subnets = probed.subnets.clone();
+        subnets.extend(settings.iter().flat_map(|known| known.subnets.clone()));
+        known.push((name, probed, settings, subnets));
     }
-    for (at, (one, ours, our_settings)) in known.iter().enumerate() {
+    for (at, (one, ours, our_settings, our_subnets)) in known.iter().enumerate() {
         let others = known.iter().skip(at + 1);
-        for (other, theirs, their_settings) in others.filter(|other| !is_one(ours, other.1)) {
+        for (other, _, their_settings, their_subnets) in
+            others.filter(|other| !is_one(ours, other.1))
+        {
             let who = format!("backends {one:?} and {other:?}");
             if let (Some(ours), Some(theirs)) = (our_settings, their_settings) {
                 found.extend(of_settings(ours, theirs, &who));
             }
-            found.extend(one_subnet(&ours.subnets, &theirs.subnets, &who));
+            found.extend(one_subnet(our_subnets, their_subnets, &who));
         }
     }
     found
@@ -238,6 +243,7 @@ mod tests {
                 address: address.to_owned(),
                 port: "10010".to_owned(),
             }),
+            subnets: Vec::new(),
         };
         let places = |other: &RuntimeSettings| -> Vec<String> {
             let found = of_settings(&settings("127.0.0.1"), other, "a and b");

@@ -1,11 +1,13 @@
-//! The settings of a runtime that concern the other programs of its node: NRI, the streaming server, and the files that
-//! it imports.
+//! The settings of a runtime that concern the other programs of its node: NRI, the streaming server, the subnets of
+//! pods, and the files that it imports.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use criswitch_client::probe::Probed;
+use criswitch_client::probe::subnets::{Subnet, of_network};
+use serde_json::Value;
 
 use super::root::Root;
 
@@ -18,6 +20,8 @@ pub(super) struct RuntimeSettings {
     pub(super) imports: Vec<PathBuf>,
     /// `None` if the kernel chooses a free port.
     pub(super) streaming: Option<StreamingServer>,
+    /// The subnets in the CNI configuration of CRI-O. containerd reports its own subnets.
+    pub(super) subnets: Vec<Subnet>,
 }
 
 /// The address of the server for streams of Exec, Attach and PortForward.
@@ -53,7 +57,7 @@ impl RuntimeSettings {
         let folder = fs::read_link(format!("/proc/{pid}/cwd"))
             .map_err(|error| format!("cannot read the directory of process {pid}: {error}"))?;
         let root = PathBuf::from(format!("/proc/{pid}/root"));
-        let read = match found.runtime.as_str() {
+        let settings = match found.runtime.as_str() {
             "containerd" => of_containerd,
             "cri-o" => of_crio,
             _ => return Ok(None),
@@ -69,7 +73,7 @@ impl RuntimeSettings {
             folder: &folder,
             arguments: &arguments,
         };
-        read(&process, &found.version).map(Some)
+        settings(&process, &found.version).map(Some)
     }
 }
 
@@ -144,6 +148,7 @@ fn of_containerd(process: &RuntimeProcess<'_>, version: &str) -> Result<RuntimeS
             .then(|| nri.nri(["socket_path", "plugin_path", "disable_connections"])),
         imports,
         streaming: streaming(address, cri.text("stream_server_port", "0")),
+        subnets: Vec::new(),
     })
 }
 
@@ -194,6 +199,14 @@ fn of_crio(process: &RuntimeProcess<'_>, version: &str) -> Result<RuntimeSetting
         tables: &tables,
         path: &["crio", "api"],
     };
+    let cni = Nested {
+        tables: &tables,
+        path: &["crio", "network"],
+    };
+    let networks =
+        flag("--cni-config-dir").unwrap_or_else(|| cni.text("network_dir", "/etc/cni/net.d"));
+    let network =
+        flag("--cni-default-network").unwrap_or_else(|| cni.text("cni_default_network", ""));
     Ok(RuntimeSettings {
         nri: is_on.then_some(paths),
         imports: vec![drop_ins],
@@ -201,7 +214,24 @@ fn of_crio(process: &RuntimeProcess<'_>, version: &str) -> Result<RuntimeSetting
             flag("--stream-address").unwrap_or_else(|| api.text("stream_address", "127.0.0.1")),
             flag("--stream-port").unwrap_or_else(|| api.text("stream_port", "0")),
         ),
+        subnets: subnets_in(&process.root, &process.folder.join(networks), network)?,
     })
+}
+
+/// The subnets of the CNI network with this name in CRI-O's folder of networks; of the first network if the name is
+/// empty.
+fn subnets_in(root: &Root<'_>, folder: &Path, wanted: &str) -> Result<Vec<Subnet>, String> {
+    for file in root.files_in(folder, &["conf", "conflist", "json"]) {
+        let text = read(root, &file)?.unwrap_or_default();
+        // CRI-O skips a file that has no network.
+        let network: Value = serde_json::from_str(&text).unwrap_or_default();
+        if let Some(name) = network.get("name").and_then(Value::as_str)
+            && (wanted.is_empty() || wanted == name)
+        {
+            return Ok(of_network(name, &network));
+        }
+    }
+    Ok(Vec::new())
 }
 
 /// A table below these keys, in several files. The last file that has a key counts.
@@ -264,13 +294,16 @@ fn option<'a>(arguments: &[&'a str], names: [&str; 2]) -> Option<&'a str> {
 
 /// The table in a file of the runtime; `None` if the file does not exist.
 fn toml(root: &Root<'_>, file: &Path) -> Result<Option<toml::Table>, String> {
-    let shown = file.display();
-    let text = root
-        .text(file)
-        .map_err(|error| format!("cannot read {shown}: {error}"))?;
-    text.map(|text| text.parse())
-        .transpose()
-        .map_err(|fault: toml::de::Error| format!("{shown} is not TOML: {}", fault.message()))
+    let text = read(root, file)?.map(|text| text.parse());
+    text.transpose().map_err(|fault: toml::de::Error| {
+        format!("{} is not TOML: {}", file.display(), fault.message())
+    })
+}
+
+/// The text of a file of the runtime; `None` if the file does not exist.
+fn read(root: &Root<'_>, file: &Path) -> Result<Option<String>, String> {
+    root.text(file)
+        .map_err(|error| format!("cannot read {}: {error}", file.display()))
 }
 
 /// The tables in the files of a path whose last part may have one `*`, in the order of their names.
@@ -325,7 +358,7 @@ mod tests {
     }
 
     /// Reads the settings of the program in the first argument, which runs in `/srv`.
-    fn read(
+    fn settings(
         root: &tempfile::TempDir,
         arguments: &[&str],
         version: &str,
@@ -355,8 +388,9 @@ mod tests {
         let other = "[plugins.'io.containerd.nri.v1.nri']\nsocket_path = '/run/other.sock'\nplugin_path = '/opt/other'\n";
         let main = "/etc/containerd/config.toml";
         let drop_in = "/etc/containerd/conf.d/nri.toml";
-        let read =
-            |files: &[(&str, &str)], version| read(&root(files), &["containerd"], version).unwrap();
+        let read = |files: &[(&str, &str)], version| {
+            settings(&root(files), &["containerd"], version).unwrap()
+        };
         assert_eq!(read(&[], "v2.4.2").nri, default_nri());
         assert_eq!(read(&[], "1.7.28").nri, None);
         assert_eq!(read(&[(main, config), (drop_in, off)], "2.0.1").nri, None);
@@ -395,9 +429,9 @@ mod tests {
             &["containerd", "--config", "/etc/second.toml"][..],
             &["containerd", "--config=/etc/second.toml"],
         ] {
-            assert_eq!(read(&root, arguments, "2.4.2").unwrap().nri, None);
+            assert_eq!(settings(&root, arguments, "2.4.2").unwrap().nri, None);
         }
-        let crio = |version| read(&root, &["crio"], version).unwrap();
+        let crio = |version| settings(&root, &["crio"], version).unwrap();
         assert_eq!(crio("1.29.4").nri, None);
         let socket = |nri: Option<Nri>| nri.unwrap().socket;
         assert_eq!(
@@ -406,7 +440,7 @@ mod tests {
         );
         let flags = |flags: &[&str]| {
             let arguments = [&["crio"], flags].concat();
-            read(&root, &arguments, "1.34.0").unwrap().nri
+            settings(&root, &arguments, "1.34.0").unwrap().nri
         };
         assert_eq!(flags(&["--enable-nri=false"]), None);
         let other = flags(&["--nri-listen", "/run/x.sock", "--nri-plugin-dir=/opt/x"]).unwrap();
@@ -429,11 +463,11 @@ mod tests {
                 "[crio.nri]\nnri_plugin_dir = '/opt/two'",
             ),
         ]);
-        let containerd = read(&root, &["containerd", "--config", "two.toml"], "2.4.2").unwrap();
+        let containerd = settings(&root, &["containerd", "--config", "two.toml"], "2.4.2").unwrap();
         assert_eq!(containerd.nri, None);
         assert_eq!(containerd.imports, [Path::new("/srv/conf.d/*.toml")]);
         let crio = ["crio", "-c", "two.conf", "-d", "drop-ins"];
-        let crio = read(&root, &crio, "1.34.0").unwrap();
+        let crio = settings(&root, &crio, "1.34.0").unwrap();
         assert_eq!(crio.imports, [Path::new("/srv/drop-ins/*")]);
         let nri = Nri {
             socket: Some("/run/two.sock".into()),
@@ -441,8 +475,43 @@ mod tests {
         };
         assert_eq!(crio.nri, Some(nri));
         for program in ["containerd", "crio"] {
-            let missing = read(&root, &[program, "--config=three"], "2.4.2").unwrap_err();
+            let missing = settings(&root, &[program, "--config=three"], "2.4.2").unwrap_err();
             assert_eq!(missing, "/srv/three does not exist");
+        }
+    }
+
+    #[test]
+    fn crio_has_the_subnets_of_its_default_network() {
+        let network = |name: &str, subnet: &str| {
+            format!(r#"{{"name":"{name}","ipam":{{"subnet":"{subnet}"}}}}"#)
+        };
+        let first = network("first", "10.66.0.0/16");
+        let second = network("second", "10.67.0.0/16");
+        let root = root(&[
+            ("/etc/cni/net.d/05-broken.conf", "{"),
+            ("/etc/cni/net.d/07-other.txt", &second),
+            ("/etc/cni/net.d/10-first.conflist", &first),
+            ("/srv/cni/20-first.conf", &first),
+            ("/srv/cni/30-second.json", &second),
+            (
+                "/etc/crio/two.conf",
+                "[crio.network]\nnetwork_dir = 'cni'\ncni_default_network = 'second'",
+            ),
+        ]);
+        for (flags, subnet) in [
+            (&[][..], Some("10.66.0.0/16")),
+            (&["-c", "/etc/crio/two.conf"], Some("10.67.0.0/16")),
+            (&["--cni-config-dir=/srv/cni"], Some("10.66.0.0/16")),
+            (
+                &["--cni-config-dir=/srv/cni", "--cni-default-network=second"],
+                Some("10.67.0.0/16"),
+            ),
+            (&["--cni-default-network=second"], None),
+            (&["--cni-config-dir=/nonexistent"], None),
+        ] {
+            let read = settings(&root, &[&["crio"], flags].concat(), "1.34.0").unwrap();
+            let subnets = read.subnets.iter().map(|found| &*found.subnet);
+            assert_eq!(Vec::from_iter(subnets), Vec::from_iter(subnet), "{flags:?}");
         }
     }
 
@@ -454,8 +523,8 @@ mod tests {
             } else {
                 &["containerd"]
             };
-            let settings = read(&root(&[(path, text)]), arguments, "2.4.2");
-            settings.unwrap().streaming
+            let read = settings(&root(&[(path, text)]), arguments, "2.4.2");
+            read.unwrap().streaming
         };
         let fixed = |address: &str| {
             Some(StreamingServer {
@@ -483,7 +552,7 @@ mod tests {
     fn a_configuration_that_cannot_be_read_is_not_known() {
         let unknown = |text| {
             let root = root(&[("/etc/containerd/config.toml", text)]);
-            read(&root, &["containerd"], "2.4.2").unwrap_err()
+            settings(&root, &["containerd"], "2.4.2").unwrap_err()
         };
         let invalid = unknown("imports = [");
         assert!(

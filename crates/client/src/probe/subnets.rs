@@ -48,16 +48,23 @@ pub fn of_cni(cni: &Value) -> Vec<Subnet> {
     let mut subnets = Vec::new();
     for network in cni["Networks"].as_array().into_iter().flatten() {
         let config = &network["Config"];
-        let mut found = BTreeSet::new();
         if let Ok(source) = serde_json::from_str(config["Source"].as_str().unwrap_or_default()) {
-            find_subnets(&source, &mut found);
+            let name = config["Name"].as_str().unwrap_or_default();
+            subnets.extend(of_network(name, &source));
         }
-        subnets.extend(found.into_iter().map(|subnet| Subnet {
-            network: config["Name"].as_str().unwrap_or_default().to_owned(),
-            subnet,
-        }));
     }
     subnets
+}
+
+/// The subnets in the CNI configuration of the network with this name.
+pub fn of_network(name: &str, config: &Value) -> Vec<Subnet> {
+    let mut found = BTreeSet::new();
+    find_subnets(config, &mut found);
+    let subnets = found.into_iter().map(|subnet| Subnet {
+        network: name.to_owned(),
+        subnet,
+    });
+    subnets.collect()
 }
 
 /// Adds every `subnet` in a CNI configuration. The IPAM plugin host-local has them at several depths.
