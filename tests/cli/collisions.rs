@@ -11,7 +11,7 @@ use criswitch_cri::codec::cri;
 use prost::Message;
 use serde_json::{Value, json};
 
-use crate::machine::Machine;
+use crate::machine::{KUBELET, Machine};
 use crate::runtimes::{containerd, crio};
 use crate::support::Sim;
 use crate::{main_file, run, text};
@@ -168,6 +168,41 @@ fn check_node_names_what_two_containerds_with_the_same_settings_share() {
     ] {
         assert!(shown.contains(words), "{shown}");
     }
+}
+
+#[test]
+fn node_plan_names_what_two_containerds_share() {
+    let machine = Machine::bare()
+        .with("/run/systemd/system/x", "")
+        .with("/proc/7/cmdline", "/usr/bin/containerd\0")
+        .with("/var/lib/kubelet/config.yaml", KUBELET);
+    let subnets = ["10.66.0.0/16", "10.67.0.0/16"];
+    let _runtimes = start(machine.root(), "containerd", [""; 2], subnets);
+    let files = main_file(&rows(Path::new("/")));
+    let spec = files.main();
+    let [root, spec] = [machine.root(), &spec].map(text);
+    let outcome = run(&["node", "plan", "--json", "--root", root, "--spec", spec]);
+    let shown: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let findings = shown["findings"].as_array().unwrap().iter();
+    let shared = findings
+        .filter(|found| {
+            found["check"] == "shared" && found["what"].as_str().unwrap().starts_with("backends ")
+        })
+        .map(|found| {
+            (
+                found["places"][0].as_str().unwrap(),
+                found["state"].as_str().unwrap(),
+            )
+        });
+    assert_eq!(
+        Vec::from_iter(shared),
+        [
+            ("/var/run/nri/nri.sock", "rejected"),
+            ("/opt/nri/plugins", "rejected")
+        ],
+        "{}",
+        outcome.stdout
+    );
 }
 
 #[test]
