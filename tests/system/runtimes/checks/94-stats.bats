@@ -67,12 +67,12 @@ families() {
   kubelet_says metrics/cadvisor | sed -n "s/{.*container=\"main\".*pod=\"$1-node\".*//p" | sort -u
 }
 
-# has_families NAME: succeeds when the metrics of the pod's container are complete, about 32 families; a condition for wait_for.
+# has_families NAME: succeeds when the metrics of the pod's container are complete, 32 families; a condition for wait_for.
 has_families() {
   local seen
   seen=$(families "$1")
   echo "$seen"
-  [ "$(wc -l <<<"$seen")" -ge 25 ]
+  [ "$(wc -l <<<"$seen")" -ge 32 ]
 }
 
 # streams: prints how many streams of events the kubelet has opened, and how many failed.
