@@ -59,12 +59,14 @@ shared() {
   equal "shared" /run/nri/nri.sock "$(shared)"
 }
 
-@test "two containerds with the settings of the page share nothing that matters" {
+@test "two containerds with the settings of the page, with NRI or without, share nothing that matters" {
   start_default one
-  start_default two "s|^imports = .*|imports = ['/etc/containerd-2/conf.d/*.toml']|
-    s|/var/run/nri/nri.sock|$DIR/nri/nri.sock|
-    s|/opt/nri/plugins|/opt/nri/plugins-2|"
-  equal "shared" "" "$(shared)"
+  for nri in "s|/var/run/nri/nri.sock|$DIR/nri/nri.sock|; s|/opt/nri/plugins|/opt/nri/plugins-2|" \
+    '/io.containerd.nri.v1.nri/,/disable/s|disable = false|disable = true|'; do
+    start_default two "s|^imports = .*|imports = ['/etc/containerd-2/conf.d/*.toml']|; $nri"
+    equal "shared" "" "$(shared)"
+    end_program TERM nri-two
+  done
 }
 
 @test "check --probe names the pause image of containerd 1.6, which pins none, and not that of 2.x" {

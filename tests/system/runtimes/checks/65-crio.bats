@@ -25,6 +25,7 @@ teardown_file() {
   crictl_at crio rmp -af >/dev/null 2>&1 || true
   remove_pods
   end_remaining TERM mixed crio
+  rm -f "$DIR/crio/conf.d/nri.conf"
   ! mountpoint -q "$DIR/crio/root/overlay" || umount "$DIR/crio/root/overlay"
 }
 
@@ -161,13 +162,16 @@ has_event() {
   grep -q -F -f "$BATS_TEST_TMPDIR/$1" "$BATS_TEST_TMPDIR/events"
 }
 
-@test "CRI-O restarts, and its pods are listed and keep running" {
+@test "CRI-O restarts with enable_nri = false, and its pods are listed and keep running" {
+  grep -q " $DIR/nri-crio.sock$" /proc/net/unix || fail "CRI-O has no NRI socket"
   pods=$(mixed pods -q --no-trunc | sort)
   containers=$(mixed ps -q --no-trunc | sort)
   end_program TERM crio
   equal "pods while CRI-O is stopped" "$pods" "$(mixed pods -q --no-trunc | sort)"
   has "a call for its pod" 'backend \"crio\"' "$(refusal_at mixed inspectp "$(kept pod.crun)")"
+  printf '[crio.nri]\nenable_nri = false\n' >"$DIR/crio/conf.d/nri.conf"
   start_crio false
+  ! grep " $DIR/nri-crio.sock$" /proc/net/unix || fail "CRI-O has an NRI socket"
   wait_for 60 "an exec" mixed exec -s "$(kept main.crun)" echo back
   equal "pods" "$pods" "$(mixed pods -q --no-trunc | sort)"
   equal "containers" "$containers" "$(mixed ps -q --no-trunc | sort)"
