@@ -31,6 +31,10 @@ pub(super) struct StreamingServer {
     pub(super) port: String,
 }
 
+/// The defaults of the NRI library, which both runtimes have.
+const NRI_SOCKET: &str = "/var/run/nri/nri.sock";
+const NRI_PLUGINS: &str = "/opt/nri/plugins";
+
 /// The paths that NRI uses.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Nri {
@@ -50,10 +54,14 @@ impl RuntimeSettings {
         let Some(pid) = found.pid.filter(|pid| cfg!(unix) && *pid > 0) else {
             return Ok(None);
         };
-        let line = fs::read(format!("/proc/{pid}/cmdline"))
-            .map_err(|error| format!("cannot read the arguments of process {pid}: {error}"))?;
-        let line = String::from_utf8_lossy(&line);
-        let arguments: Vec<_> = line.split('\0').collect();
+        let [line, variables] = ["cmdline", "environ"].map(|name| {
+            fs::read(format!("/proc/{pid}/{name}"))
+                .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+                .map_err(|error| format!("cannot read the {name} of process {pid}: {error}"))
+        });
+        let (line, variables) = (line?, variables?);
+        let [arguments, variables] =
+            [&line, &variables].map(|text| Vec::from_iter(text.split('\0')));
         let folder = fs::read_link(format!("/proc/{pid}/cwd"))
             .map_err(|error| format!("cannot read the directory of process {pid}: {error}"))?;
         let root = PathBuf::from(format!("/proc/{pid}/root"));
@@ -72,6 +80,7 @@ impl RuntimeSettings {
             root: Root::of(&root),
             folder: &folder,
             arguments: &arguments,
+            variables: &variables,
         };
         settings(&process, &found.version).map(Some)
     }
@@ -83,12 +92,24 @@ struct RuntimeProcess<'a> {
     /// The working directory, from which relative paths start.
     folder: &'a Path,
     arguments: &'a [&'a str],
+    /// The environment, each variable as `NAME=value`.
+    variables: &'a [&'a str],
 }
 
 impl RuntimeProcess<'_> {
+    /// The value of a flag of CRI-O, else of the environment variable that CRI-O names after the flag. The flags of NRI
+    /// have no variables.
+    fn flag_or_variable(&self, names: [&str; 2]) -> Option<&str> {
+        option(self.arguments, names).or_else(|| {
+            let name = names[1].trim_start_matches('-').replace('-', "_");
+            let start = format!("CONTAINER_{}=", name.to_uppercase());
+            let mut variables = self.variables.iter();
+            variables.find_map(|variable| variable.strip_prefix(&*start))
+        })
+    }
+
     /// The path and the table of the main configuration file. The file at the default path may be missing.
-    fn main(&self, default: &str) -> Result<(PathBuf, toml::Table), String> {
-        let named = option(self.arguments, ["-c", "--config"]);
+    fn main(&self, named: Option<&str>, default: &str) -> Result<(PathBuf, toml::Table), String> {
         let file = self.folder.join(named.unwrap_or(default));
         match toml(&self.root, &file)? {
             None if named.is_some() => Err(format!("{} does not exist", file.display())),
@@ -100,7 +121,8 @@ impl RuntimeProcess<'_> {
 /// Reads the settings of a containerd. The defaults are as in `containerd config default`: NRI is on since 2.0.
 fn of_containerd(process: &RuntimeProcess<'_>, version: &str) -> Result<RuntimeSettings, String> {
     const NRI: &str = "io.containerd.nri.v1.nri";
-    let (file, main) = process.main("/etc/containerd/config.toml")?;
+    let named = option(process.arguments, ["-c", "--config"]);
+    let (file, main) = process.main(named, "/etc/containerd/config.toml")?;
     // A relative import is relative to the folder of the file.
     let folder = file.parent().unwrap_or(Path::new("/"));
     let mut tables = vec![main];
@@ -144,8 +166,11 @@ fn of_containerd(process: &RuntimeProcess<'_>, version: &str) -> Result<RuntimeS
         address => address,
     };
     Ok(RuntimeSettings {
-        nri: (!is_off && !is_disabled)
-            .then(|| nri.nri(["socket_path", "plugin_path", "disable_connections"])),
+        nri: (!is_off && !is_disabled).then(|| Nri {
+            socket: (nri.bool("disable_connections") != Some(true))
+                .then(|| nri.text("socket_path", NRI_SOCKET).into()),
+            plugins: nri.text("plugin_path", NRI_PLUGINS).into(),
+        }),
         imports,
         streaming: streaming(address, cri.text("stream_server_port", "0")),
         subnets: Vec::new(),
@@ -163,11 +188,12 @@ fn strings<'a>(table: &'a toml::Table, key: &str) -> impl Iterator<Item = &'a st
 }
 
 /// Reads the settings of a CRI-O. The defaults are as in crio.conf(5): NRI is on since 1.30. Flags take precedence over
-/// files.
+/// variables, and variables over files.
 fn of_crio(process: &RuntimeProcess<'_>, version: &str) -> Result<RuntimeSettings, String> {
-    let arguments = process.arguments;
-    let (_, main) = process.main("/etc/crio/crio.conf")?;
-    let folder = option(arguments, ["-d", "--config-dir"]).unwrap_or("/etc/crio/crio.conf.d");
+    let named = process.flag_or_variable(["-c", "--config"]);
+    let (_, main) = process.main(named, "/etc/crio/crio.conf")?;
+    let folder = process.flag_or_variable(["-d", "--config-dir"]);
+    let folder = folder.unwrap_or("/etc/crio/crio.conf.d");
     let drop_ins = process.folder.join(folder).join("*");
     let mut tables = vec![main];
     tables.extend(tomls(&process.root, &drop_ins)?);
@@ -175,26 +201,22 @@ fn of_crio(process: &RuntimeProcess<'_>, version: &str) -> Result<RuntimeSetting
         tables: &tables,
         path: &["crio", "nri"],
     };
-    let flag = |name| option(arguments, [name, name]);
-    let is_set = |name| {
-        if arguments.contains(&name) {
+    let flag = |name| option(process.arguments, [name, name]);
+    let is_set = |name, key| {
+        if process.arguments.contains(&name) {
             return Some(true);
         }
-        flag(name)?.parse().ok()
+        flag(name)
+            .and_then(|value| value.parse().ok())
+            .or_else(|| nri.bool(key))
     };
-    let is_on = is_set("--enable-nri")
-        .or_else(|| nri.bool("enable_nri"))
-        .unwrap_or(minor_version(version) >= (1, 30));
-    let mut paths = nri.nri(["nri_listen", "nri_plugin_dir", "nri_disable_connections"]);
-    if let Some(plugins) = flag("--nri-plugin-dir") {
-        paths.plugins = plugins.into();
-    }
-    if let Some(socket) = flag("--nri-listen") {
-        paths.socket = paths.socket.map(|_| socket.into());
-    }
-    if is_set("--nri-disable-connections") == Some(true) {
-        paths.socket = None;
-    }
+    let path = |name, key, default| flag(name).unwrap_or_else(|| nri.text(key, default)).into();
+    let is_on = is_set("--enable-nri", "enable_nri").unwrap_or(minor_version(version) >= (1, 30));
+    let is_closed = is_set("--nri-disable-connections", "nri_disable_connections") == Some(true);
+    let paths = Nri {
+        socket: (!is_closed).then(|| path("--nri-listen", "nri_listen", NRI_SOCKET)),
+        plugins: path("--nri-plugin-dir", "nri_plugin_dir", NRI_PLUGINS),
+    };
     let api = Nested {
         tables: &tables,
         path: &["crio", "api"],
@@ -203,18 +225,20 @@ fn of_crio(process: &RuntimeProcess<'_>, version: &str) -> Result<RuntimeSetting
         tables: &tables,
         path: &["crio", "network"],
     };
-    let networks =
-        flag("--cni-config-dir").unwrap_or_else(|| cni.text("network_dir", "/etc/cni/net.d"));
-    let network =
-        flag("--cni-default-network").unwrap_or_else(|| cni.text("cni_default_network", ""));
+    let text = |name, table: &Nested<'_>, key, default| {
+        let value = process.flag_or_variable([name, name]);
+        value.unwrap_or_else(|| table.text(key, default)).to_owned()
+    };
+    let networks = text("--cni-config-dir", &cni, "network_dir", "/etc/cni/net.d");
+    let network = text("--cni-default-network", &cni, "cni_default_network", "");
     Ok(RuntimeSettings {
         nri: is_on.then_some(paths),
         imports: vec![drop_ins],
         streaming: streaming(
-            flag("--stream-address").unwrap_or_else(|| api.text("stream_address", "127.0.0.1")),
-            flag("--stream-port").unwrap_or_else(|| api.text("stream_port", "0")),
+            &text("--stream-address", &api, "stream_address", "127.0.0.1"),
+            &text("--stream-port", &api, "stream_port", "0"),
         ),
-        subnets: subnets_in(&process.root, &process.folder.join(networks), network)?,
+        subnets: subnets_in(&process.root, &process.folder.join(networks), &network)?,
     })
 }
 
@@ -258,16 +282,6 @@ impl Nested<'_> {
         self.value(key)
             .and_then(toml::Value::as_str)
             .unwrap_or(default)
-    }
-
-    /// The paths of NRI at these keys, unless the last key switches its socket off. Both runtimes have the defaults of
-    /// the NRI library.
-    fn nri(&self, [socket, plugins, without_socket]: [&str; 3]) -> Nri {
-        let has_socket = self.bool(without_socket) != Some(true);
-        Nri {
-            socket: has_socket.then(|| self.text(socket, "/var/run/nri/nri.sock").into()),
-            plugins: self.text(plugins, "/opt/nri/plugins").into(),
-        }
     }
 }
 
@@ -357,16 +371,21 @@ mod tests {
         root
     }
 
-    /// Reads the settings of the program in the first argument, which runs in `/srv`.
+    /// Reads the settings of the program in the first argument, which runs in `/srv`. An argument with `CONTAINER_` at
+    /// its start is a variable.
     fn settings(
         root: &tempfile::TempDir,
         arguments: &[&str],
         version: &str,
     ) -> Result<RuntimeSettings, String> {
+        let (variables, arguments): (Vec<&str>, Vec<_>) = arguments
+            .iter()
+            .partition(|argument| argument.starts_with("CONTAINER_"));
         let process = RuntimeProcess {
             root: Root::of(root.path()),
             folder: Path::new("/srv"),
-            arguments,
+            arguments: &arguments,
+            variables: &variables,
         };
         match arguments[0] {
             "crio" => of_crio(&process, version),
@@ -423,6 +442,12 @@ mod tests {
                 "/etc/crio/crio.conf.d/10-nri.conf",
                 "[crio.nri]\nnri_listen = '/run/crio-nri.sock'\n",
             ),
+            (
+                "/srv/closed/nri.conf",
+                "[crio.nri]\nnri_disable_connections = true\n",
+            ),
+            ("/srv/off.conf", "[crio.nri]\nenable_nri = false\n"),
+            ("/srv/on.conf", ""),
         ];
         let root = root(&files);
         for arguments in [
@@ -447,6 +472,16 @@ mod tests {
         assert_eq!(other.plugins, Path::new("/opt/x"));
         assert_eq!(socket(Some(other)), Some("/run/x.sock".into()));
         assert_eq!(socket(flags(&["--nri-disable-connections"])), None);
+        assert_eq!(
+            socket(flags(&["CONTAINER_CONFIG_DIR=/srv/closed"])),
+            None,
+            "of the drop-in"
+        );
+        let open = &["-d", "/srv/closed", "--nri-disable-connections=false"];
+        assert_eq!(socket(flags(open)), socket(default_nri()));
+        assert_eq!(flags(&["CONTAINER_CONFIG=/srv/off.conf"]), None);
+        let both = &["CONTAINER_CONFIG=/srv/off.conf", "--config=/srv/on.conf"];
+        assert!(flags(both).is_some());
     }
 
     #[test]
@@ -502,6 +537,13 @@ mod tests {
             (&[][..], Some("10.66.0.0/16")),
             (&["-c", "/etc/crio/two.conf"], Some("10.67.0.0/16")),
             (&["--cni-config-dir=/srv/cni"], Some("10.66.0.0/16")),
+            (
+                &[
+                    "CONTAINER_CNI_CONFIG_DIR=/srv/cni",
+                    "CONTAINER_CNI_DEFAULT_NETWORK=second",
+                ],
+                Some("10.67.0.0/16"),
+            ),
             (
                 &["--cni-config-dir=/srv/cni", "--cni-default-network=second"],
                 Some("10.67.0.0/16"),
