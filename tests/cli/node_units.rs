@@ -122,6 +122,24 @@ fn a_line_outside_the_section_of_its_unit_does_not_count_and_is_reported() {
         );
         says(&machine(&format!("{KUBELET}{drop_in}")), &problem);
     }
+    let unread = format!(">>> /etc/systemd/system/kubelet.service.d/a.conf\n[Service] # c\n{line}");
+    says(
+        &machine(&format!("{KUBELET}{unread}")),
+        "/etc/systemd/system/kubelet.service.d/a.conf: systemd reads nothing from line 1 on: its header does not end with \
+         ]; try [Service] alone on the line",
+    );
+    // The lines before such a header count, the lines after it do not, even below a further header.
+    let (before, after) = (
+        ">>> /etc/systemd/system/kubelet.service.d/a.conf\n[Service]\n",
+        "[Unit] #\n[Service]\n",
+    );
+    let outcome = machine(&format!(
+        "{KUBELET}{before}{line}{after}Environment=KUBELET_EXTRA_ARGS=\n"
+    ));
+    let outcome = outcome.check(TABLE, &[]);
+    for problem in [CRIO, "from line 3 on"] {
+        assert!(outcome.stdout.contains(problem), "{}", outcome.stdout);
+    }
     // A second `[Service]` header continues the first `[Service]` section.
     let drop_in =
         ">>> /etc/systemd/system/kubelet.service.d/a.conf\n[Unit]\nAfter=a.service\n[Service]\n";

@@ -68,8 +68,8 @@ pub(super) struct Unit {
     lines: Vec<(String, Word)>,
     /// The files that have lines, in any section.
     files: Vec<PathBuf>,
-    /// The files and numbers of lines with one of [`KEYS`] that systemd ignores, and the reason.
-    ignored: Vec<(String, String)>,
+    /// The findings about lines that systemd ignores.
+    ignored: Vec<Finding>,
     /// The files that exist and cannot be read.
     unreadable: Vec<PathBuf>,
     /// Whether the machine has a file of the unit, even a file that masks the unit.
@@ -123,18 +123,35 @@ impl Unit {
             let assignments = assignments(text.trim_start_matches('\u{feff}'));
             with_lines.extend(assignments.first().map(|_| PathBuf::from(&from)));
             for line in assignments {
+                let Assignment { number, key, .. } = line;
+                let Some(value) = line.value else {
+                    let what = format!(
+                        "systemd reads nothing from line {number} on: its header does not end with ]"
+                    );
+                    report(
+                        &mut ignored,
+                        &from,
+                        what,
+                        format!("[{section}] alone on the line"),
+                    );
+                    break;
+                };
                 let cause = match line.section.as_deref() {
                     Some(its) if its == section => {
-                        lines.push((line.key, Word::new(&line.value, &from)));
+                        lines.push((key, Word::new(&value, &from)));
                         continue;
                     }
                     Some(other) => format!("it is in section [{other}]"),
                     None => "it is in no section".to_owned(),
                 };
-                let Assignment { number, key, .. } = line;
                 if KEYS.contains(&key.as_str()) {
                     let what = format!("systemd ignores {key}= in line {number}: {cause}");
-                    ignored.push((from.clone(), what));
+                    report(
+                        &mut ignored,
+                        &from,
+                        what,
+                        format!("moving it below [{section}]"),
+                    );
                 }
             }
         }
@@ -195,10 +212,7 @@ impl Unit {
     /// The words of the last `ExecStart=`, with the values of the environment variables. Reports the environment files
     /// that the unit needs and that cannot be read.
     pub(super) fn command(&self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<Word> {
-        for (file, what) in &self.ignored {
-            let hint = format!("moving it below [{}]", section(&self.name));
-            report(findings, file, what, hint);
-        }
+        findings.extend(self.ignored.iter().cloned());
         let commands = self.values("ExecStart");
         let Some(&line) = commands.last() else {
             return Vec::new();
@@ -272,7 +286,7 @@ impl Unit {
                 Ok(Some(file)) => found.extend(
                     assignments(&in_lines(&file))
                         .into_iter()
-                        .map(|it| (it.key, Word::new(&file_value(&it.value), path))),
+                        .filter_map(|it| Some((it.key, Word::new(&file_value(&it.value?), path)))),
                 ),
                 Ok(None) if is_made_at_boot => {
                     let what = format!("{} reads this file, which is made at boot", self.name);
@@ -496,7 +510,7 @@ fn section(name: &str) -> &'static str {
     }
 }
 
-/// A line of a unit or of an environment file.
+/// An assignment, or a header that does not end with `]`, of a unit or of an environment file.
 struct Assignment {
     /// The number of the line, counted from 1. For a line that continues on further lines, the number of the last of
     /// these lines.
@@ -504,7 +518,8 @@ struct Assignment {
     /// `None` before the first section. An environment file has no sections.
     section: Option<String>,
     key: String,
-    value: String,
+    /// `None` for a header that does not end with `]`. systemd reads nothing more of a unit after such a line.
+    value: Option<String>,
 }
 
 /// The keys and values of a unit or of an environment file. A line that ends with `\`, without a blank after it,
@@ -528,12 +543,13 @@ fn assignments(text: &str) -> Vec<Assignment> {
             && let Some(header) = rest.strip_suffix(']')
         {
             section = Some(header.to_owned());
-        } else if let Some((key, value)) = whole.split_once('=') {
+        } else if whole.starts_with('[') || whole.contains('=') {
+            let pair = whole.split_once('=').filter(|_| !whole.starts_with('['));
             found.push(Assignment {
                 number,
                 section: section.clone(),
-                key: key.trim().to_owned(),
-                value: value.trim().to_owned(),
+                key: pair.map_or(&*whole, |(key, _)| key).trim().to_owned(),
+                value: pair.map(|(_, value)| value.trim().to_owned()),
             });
         }
         whole.clear();
