@@ -147,6 +147,41 @@ fn a_line_outside_the_section_of_its_unit_does_not_count_and_is_reported() {
 }
 
 #[test]
+fn a_line_that_systemd_ignores_in_the_section_of_its_unit_is_reported() {
+    for (line, problem) in [
+        (
+            "Enviroment=A=b",
+            "systemd ignores Enviroment= in line 2: it is not a known key; try Environment=",
+        ),
+        (
+            "environment=A=b",
+            "systemd ignores environment= in line 2: it is not a known key; try Environment=",
+        ),
+        (
+            "Restart always",
+            "systemd ignores line 2: it has no =; try KEY=VALUE",
+        ),
+        (
+            "Environment=A=--a --container-runtime-endpoint=unix:///run/crio.sock",
+            "systemd ignores word 2 of Environment=: it is not NAME=VALUE; try quotes around the whole NAME=VALUE",
+        ),
+        (
+            "ExecStop=/bin/true\nExecStartPre=/bin/true\nStateDirectory=kubelet",
+            "",
+        ),
+        ("[Unit]\nAfter a.service\nDescripton=x", ""),
+    ] {
+        let path = "/etc/systemd/system/kubelet.service.d/a.conf";
+        let drop_in = format!(">>> {path}\n[Service]\n{line}\n");
+        let problem = match problem {
+            "" => String::new(),
+            problem => format!("{path}: {problem}"),
+        };
+        says(&machine(&format!("{KUBELET}{drop_in}")), &problem);
+    }
+}
+
+#[test]
 fn links_of_a_mounted_image_lead_to_files_of_the_image() {
     let linked = machine(KUBELET).with("/opt/a.conf", "[Service]\nEnvironment=KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/crio.sock\n");
     let drop_in = linked.at("/etc/systemd/system/kubelet.service.d/a.conf");
@@ -395,7 +430,11 @@ DefaultEnvironment=\"KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run
     let files = format!("{KUBELET}{drop_in}");
     says(&machine(&files), CRIO);
     let section = files.replace("[Manager]", "[Service]");
-    says(&machine(&section), "");
+    says(
+        &machine(&section),
+        "/etc/systemd/system.conf.d/10-kubelet.conf: systemd ignores DefaultEnvironment= in line 2: it is in section \
+         [Service]; try moving it below [Manager]",
+    );
     let own = files.replace(
         "ExecStart=",
         "Environment=KUBELET_EXTRA_ARGS=--v=2\nExecStart=",

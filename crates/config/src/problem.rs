@@ -237,6 +237,13 @@ pub fn near<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
         .map(|(_, name)| name)
 }
 
+/// Whether a name is a known name with one slip: a wrong, missing or additional letter, two swapped letters, or wrong
+/// capitals.
+pub fn is_slip(written: &str, known: &str) -> bool {
+    let [folded, of] = [written, known].map(str::to_lowercase);
+    written != known && strsim::damerau_levenshtein(&folded, &of) <= 1
+}
+
 fn quoted(names: &[&str]) -> String {
     let shown = names.iter().take(MOST_NAMES);
     let mut quoted: Vec<String> = shown.map(|name| format!("{name:?}")).collect();

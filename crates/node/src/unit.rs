@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use criswitch_client::program::within;
+use criswitch_config::problem::is_slip;
 use criswitch_platform::paths::in_run;
 
 use super::finding::{Finding, report, unknown};
@@ -34,7 +35,8 @@ const SPECIFIERS: [(char, &str); 4] = [('t', "/run"), ('S', "/var/lib"), ('E', "
 const PREFIXES: [char; 6] = ['-', '@', ':', '+', '!', '|'];
 
 /// The keys that this file and its callers read.
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
+    "DefaultEnvironment",
     "Environment",
     "EnvironmentFile",
     "ExecStart",
@@ -123,35 +125,15 @@ impl Unit {
             let assignments = assignments(text.trim_start_matches('\u{feff}'));
             with_lines.extend(assignments.first().map(|_| PathBuf::from(&from)));
             for line in assignments {
-                let Assignment { number, key, .. } = line;
-                let Some(value) = line.value else {
-                    let what = format!(
-                        "systemd reads nothing from line {number} on: its header does not end with ]"
-                    );
-                    report(
-                        &mut ignored,
-                        &from,
-                        what,
-                        format!("[{section}] alone on the line"),
-                    );
-                    break;
-                };
-                let cause = match line.section.as_deref() {
-                    Some(its) if its == section => {
-                        lines.push((key, Word::new(&value, &from)));
-                        continue;
+                if let Some((what, hint)) = line.fault(section) {
+                    report(&mut ignored, &from, what, hint);
+                }
+                match line.value {
+                    Some(value) if line.section.as_deref() == Some(section) => {
+                        lines.push((line.key, Word::new(&value, &from)));
                     }
-                    Some(other) => format!("it is in section [{other}]"),
-                    None => "it is in no section".to_owned(),
-                };
-                if KEYS.contains(&key.as_str()) {
-                    let what = format!("systemd ignores {key}= in line {number}: {cause}");
-                    report(
-                        &mut ignored,
-                        &from,
-                        what,
-                        format!("moving it below [{section}]"),
-                    );
+                    None if line.key.starts_with('[') => break,
+                    _ => {}
                 }
             }
         }
@@ -268,16 +250,26 @@ impl Unit {
         findings: &mut Vec<Finding>,
     ) -> Vec<(String, Word)> {
         let manager = Unit::manager(root);
-        let mut found: Vec<_> = manager
-            .values("DefaultEnvironment")
-            .into_iter()
-            .chain(self.values("Environment"))
-            .flat_map(|Word { text, from }| words(&self.specified(text), from))
-            .filter_map(|pair| {
-                let (name, value) = pair.text.split_once('=')?;
-                Some((name.to_owned(), Word::new(value, &pair.from)))
-            })
-            .collect();
+        findings.extend(manager.ignored.iter().cloned());
+        let mut found = Vec::new();
+        for (unit, key) in [(&manager, "DefaultEnvironment"), (self, "Environment")] {
+            for Word { text, from } in unit.values(key) {
+                for (position, pair) in (1..).zip(words(&self.specified(text), from)) {
+                    match pair.text.split_once('=') {
+                        Some((name, value)) if is_variable(name) => {
+                            found.push((name.to_owned(), Word::new(value, from)));
+                        }
+                        // The word is not shown, because it may be part of a secret.
+                        _ => {
+                            let what = format!(
+                                "systemd ignores word {position} of {key}=: it is not NAME=VALUE"
+                            );
+                            report(findings, from, what, "quotes around the whole NAME=VALUE");
+                        }
+                    }
+                }
+            }
+        }
         for Word { text, .. } in self.values("EnvironmentFile") {
             let text = self.specified(text);
             let path = text.trim_start_matches('-');
@@ -510,7 +502,7 @@ fn section(name: &str) -> &'static str {
     }
 }
 
-/// An assignment, or a header that does not end with `]`, of a unit or of an environment file.
+/// A line of a unit or of an environment file, except for valid headers and comments.
 struct Assignment {
     /// The number of the line, counted from 1. For a line that continues on further lines, the number of the last of
     /// these lines.
@@ -518,11 +510,43 @@ struct Assignment {
     /// `None` before the first section. An environment file has no sections.
     section: Option<String>,
     key: String,
-    /// `None` for a header that does not end with `]`. systemd reads nothing more of a unit after such a line.
+    /// `None` for a line without `=`, and for a header that does not end with `]`: `key` is then the whole line.
     value: Option<String>,
 }
 
-/// The keys and values of a unit or of an environment file. A line that ends with `\`, without a blank after it,
+impl Assignment {
+    /// Why systemd ignores the line in a unit whose keys are in `section`, and what to try. `None` for a good line, and
+    /// for a line that does not matter here.
+    fn fault(&self, section: &str) -> Option<(String, String)> {
+        let (number, key, its) = (self.number, &self.key, self.section.as_deref());
+        Some(match self.value {
+            None if key.starts_with('[') => (
+                format!(
+                    "systemd reads nothing from line {number} on: its header does not end with ]"
+                ),
+                format!("[{section}] alone on the line"),
+            ),
+            None if its == Some(section) => (
+                format!("systemd ignores line {number}: it has no ="),
+                "KEY=VALUE".to_owned(),
+            ),
+            Some(_) if its == Some(section) => {
+                let meant = KEYS.iter().find(|known| is_slip(key, known))?;
+                let what =
+                    format!("systemd ignores {key}= in line {number}: it is not a known key");
+                (what, format!("{meant}="))
+            }
+            Some(_) if KEYS.contains(&key.as_str()) => {
+                let cause = its.map_or("no section".to_owned(), |its| format!("section [{its}]"));
+                let what = format!("systemd ignores {key}= in line {number}: it is in {cause}");
+                (what, format!("moving it below [{section}]"))
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// The lines of a unit or of an environment file. A line that ends with `\`, without a blank after it,
 /// continues on the next line that is not a comment.
 fn assignments(text: &str) -> Vec<Assignment> {
     let mut found = Vec::new();
@@ -543,7 +567,7 @@ fn assignments(text: &str) -> Vec<Assignment> {
             && let Some(header) = rest.strip_suffix(']')
         {
             section = Some(header.to_owned());
-        } else if whole.starts_with('[') || whole.contains('=') {
+        } else if !whole.is_empty() {
             let pair = whole.split_once('=').filter(|_| !whole.starts_with('['));
             found.push(Assignment {
                 number,
@@ -597,6 +621,15 @@ fn expanded(word: &Word, variables: &[(String, Word)]) -> Vec<Word> {
     }
     text += rest;
     vec![Word::new(&text.replace("$$", "$"), &word.from)]
+}
+
+/// Whether systemd accepts the name of an environment variable.
+fn is_variable(name: &str) -> bool {
+    !name.starts_with(|char: char| char.is_ascii_digit())
+        && !name.is_empty()
+        && name
+            .chars()
+            .all(|char| char.is_ascii_alphanumeric() || char == '_')
 }
 
 /// The value of a variable. If several variables have this name, the last one counts.
