@@ -127,6 +127,18 @@ impl Lists {
         self.kept.get(&list)?.message()
     }
 
+    /// The item with this id, from the last list or the items created since. Its state may be an earlier one.
+    pub(crate) fn item(&self, list: List, id: &str) -> Option<Bytes> {
+        let kept = self.kept.get(&list)?;
+        let created = kept.created.iter().map(|created| &created.item);
+        let last = kept.last.iter().map(|last| &last.message);
+        created.chain(last).find_map(|list| {
+            let mut items = protobuf::all_bytes(list, &[ITEMS]).ok()?.into_iter();
+            let item = items.find(|item| protobuf::string(item, LISTED_ID) == Ok(id))?;
+            Some(list.slice_ref(item))
+        })
+    }
+
     /// Caches a complete list. Ignores a list that was requested before the cached list. Also ignores a list that was
     /// requested before or at the time of the last [`Lists::outdate`]: within one instant the order is unknown. Returns
     /// whether the content changed.

@@ -57,7 +57,7 @@ pub struct CallLog {
     awaited: OnceLock<Arc<Backend>>,
     /// The handler as the routing table names it, if the call names a handler.
     handler: OnceLock<Arc<str>>,
-    /// The pod whose configuration is in the request.
+    /// The pod whose configuration is in the request, or the pod of the item that the call changes.
     pod: OnceLock<PodName>,
     /// The pod or container that the request names by its id.
     id: OnceLock<(Kind, String)>,
@@ -177,6 +177,7 @@ impl CallLog {
                 if self.row.name == rpc::STOP_CONTAINER.name && !self.user.is_other() {
                     self.counts.stops.note(id);
                 }
+                self.note_listed_pod(*kind, id);
                 self.id.set((*kind, id.clone())).ok();
             }
             Target::Handler(handler) => {
@@ -190,6 +191,18 @@ impl CallLog {
         }
         if !self.span.is_disabled() {
             self.note_target();
+        }
+    }
+
+    /// Records the pod of an item that the call changes, from the cached lists of its backend. After the call, the
+    /// lists may lack a removed item.
+    fn note_listed_pod(&self, kind: Kind, id: &str) {
+        if self.row.changes()
+            && self.pod.get().is_none()
+            && let Some(backend) = self.backend.get()
+            && let Some(pod) = PodName::listed(backend, kind, id)
+        {
+            self.pod.set(pod).ok();
         }
     }
 
@@ -314,9 +327,7 @@ impl CallLog {
         if end.code == Code::NotFound && self.row.removes() {
             return tracing::info!(%code, error, elapsed_ms, "call had nothing to remove");
         }
-        let item = self.id.get().filter(|_| self.pod.get().is_none());
-        let listed = item.and_then(|(kind, id)| PodName::listed(self.backend.get()?, *kind, id));
-        let pod = self.pod.get().or(listed.as_ref());
+        let pod = self.pod.get();
         tracing::warn!(
             namespace = pod.map(|pod| pod.namespace.as_str()),
             name = pod.map(|pod| pod.name.as_str()),

@@ -54,18 +54,39 @@ async fn every_log_line_of_a_call_has_the_calls_own_id() {
 }
 
 #[tokio::test]
-async fn the_line_of_a_created_pod_or_container_has_the_pods_namespace_and_name() {
+async fn the_lines_of_changes_of_a_pod_or_container_have_the_pods_namespace_and_name() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     rig.sim("kata").add_image(IMAGE);
     let pod = rig.run_pod("kata", "web").await;
     let create = cri::CreateContainerRequest {
-        pod_sandbox_id: pod,
+        pod_sandbox_id: pod.clone(),
         config: Some(container_config("app", IMAGE)),
         sandbox_config: Some(pod_config("web")),
     };
     rig.raw(&path("CreateContainer"), &[], frame(&create)).await;
-    for rpc in ["RunPodSandbox", "CreateContainer"] {
+    let containers = rig.containers().await.unwrap();
+    let container = frame(&cri::StartContainerRequest {
+        container_id: containers[0].id.clone(),
+    });
+    for rpc in ["StartContainer", "StopContainer", "RemoveContainer"] {
+        rig.raw(&path(rpc), &[], container.clone()).await;
+    }
+    let pod = frame(&cri::StopPodSandboxRequest {
+        pod_sandbox_id: pod,
+    });
+    for rpc in ["StopPodSandbox", "RemovePodSandbox"] {
+        rig.raw(&path(rpc), &[], pod.clone()).await;
+    }
+    for rpc in [
+        "RunPodSandbox",
+        "CreateContainer",
+        "StartContainer",
+        "StopContainer",
+        "RemoveContainer",
+        "StopPodSandbox",
+        "RemovePodSandbox",
+    ] {
         let pod = "namespace=\"default\" name=\"web\" uid=\"uid-of-web\"";
         let lines = logged.lines(&[rpc, "call succeeded", pod]);
         assert_eq!(lines.len(), 1, "{rpc}: {}", logged.text());
