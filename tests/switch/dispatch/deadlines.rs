@@ -187,6 +187,19 @@ async fn a_call_to_a_backend_that_never_becomes_ready_is_deadline_exceeded() {
     assert!(rig.sim("kata").calls("RunPodSandbox").is_empty());
 }
 
+#[tokio::test]
+async fn deadline_exceeded_names_the_backend_and_the_handler_of_a_new_pod() {
+    let rig = runc_and_kata().await;
+    rig.sim("kata").hold("RunPodSandbox");
+    let reply = call(&rig, "RunPodSandbox", SHORT, run_pod()).await;
+    assert_eq!(reply.code(), Code::DeadlineExceeded, "{}", reply.text());
+    let text = crate::calls::text_of(&reply);
+    assert!(
+        text.contains("backend \"kata\"") && text.contains("handler \"kata\""),
+        "{text}"
+    );
+}
+
 /// In the second round, the call waits for the connection to its owner.
 #[tokio::test]
 async fn deadline_exceeded_names_the_backend_and_the_handler_of_a_call_by_id() {
