@@ -372,6 +372,23 @@ fn each_slip_of_another_language_has_its_own_hint() {
             "because criswitch replaces no variables",
         ),
         (
+            "[handlers]\nb = '/run/$NAME/c.sock'\n[log]",
+            "has a variable; try the path itself, because criswitch replaces no variables",
+        ),
+        (
+            "[handlers]\nb = '${DIR}/c.sock'\n[log]",
+            "has a variable; try the path itself, because criswitch replaces no variables",
+        ),
+        (
+            "\u{a0}watch = true",
+            "try blanks instead of no-break spaces",
+        ),
+        (
+            "watch = true\u{a0}",
+            "try blanks instead of no-break spaces",
+        ),
+        ("; a comment", "try # for a comment"),
+        (
             "[handlers]\nb = '/run/'\n[log]",
             "names a directory; try the path of the socket in it",
         ),

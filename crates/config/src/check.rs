@@ -442,9 +442,7 @@ impl Checker<'_> {
             _ if keys::written("", handler).is_some() => {
                 write!(f, "the key {handler:?} above the first [table]")
             }
-            _ if name.contains('$') => {
-                f.write_str("the path itself, because criswitch replaces no variables")
-            }
+            _ if name.contains('$') => f.write_str(value::WITHOUT_VARIABLES),
             _ if address::is_like(name) => write!(f, "socket = {name:?}"),
             Some(name) if !name.starts_with("one of") => f.write_str(&name),
             _ => f.write_str("the path of its socket"),

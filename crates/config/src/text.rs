@@ -495,7 +495,8 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
     const BOOLEANS: [&str; 10] = [
         "False", "No", "Off", "On", "True", "Yes", "no", "off", "on", "yes",
     ];
-    let line = line.trim();
+    // A no-break space at an end of the line stays: it is a sign.
+    let line = line.trim_ascii();
     let value = line.split_once('=').map(|(_, value)| value.trim());
     // The blanks let a sign such as ` //` match at both ends of the line too.
     let words = format!(" {line} ");
@@ -508,6 +509,7 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
         _ if message == DUPLICATE => "removing one of the two",
         Some((_, hint)) => hint,
         None if value.is_some_and(|value| BOOLEANS.contains(&value)) => "true or false",
+        None if line.starts_with(';') => "# for a comment",
         None if line.ends_with(';') => "the line without the ; at its end",
         None if line.ends_with(',') => "the line without the , at its end",
         None if !is_text && line.contains(": ") && !line.contains('#') => "= in place of :",

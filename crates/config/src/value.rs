@@ -38,7 +38,15 @@ pub(super) struct InvalidValue {
     pub(super) hint: String,
 }
 
+/// The suggestion for a name or path with a variable.
+pub(super) const WITHOUT_VARIABLES: &str =
+    "the path itself, because criswitch replaces no variables";
+
 pub(super) fn address(text: &str) -> Result<Address, InvalidValue> {
+    if text.starts_with('$') || ["${", "/$"].iter().any(|sign| text.contains(sign)) {
+        let what = format!("the socket path {text:?} has a variable");
+        return Err(invalid_value(what, WITHOUT_VARIABLES));
+    }
     Address::parse(text).map_err(|error| invalid_value(error.to_string(), error.hint()))
 }
 
