@@ -242,7 +242,7 @@ fn invalid_toml_is_reported_once_per_line() {
     fails_with(
         "[handlers]\nrunc = \"\\\\.\\pipe\\containerd\"\nkata = \"/run/kata.sock\n",
         expect![[r#"
-            criswitch.toml:2:13: not valid TOML: missing escaped value, expected `b`, `e`, `f`, `n`, `r`, `\`, `"`, `x`, `u`, `U`; try single quotes, in which \ is no escape
+            criswitch.toml:2:13: not valid TOML: missing escaped value, expected `b`, `e`, `f`, `n`, `r`, `\`, `"`, `x`, `u`, `U`; try single quotes, in which \ is not an escape
             criswitch.toml:3:23: not valid TOML: invalid basic string, expected `"`; try a quote at the end of the text"#]],
     );
 }

@@ -487,7 +487,7 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
         ("missing comma", "a comma between the keys"),
         (
             "missing escaped value",
-            "single quotes, in which \\ is no escape",
+            "single quotes, in which \\ is not an escape",
         ),
         ("string values must be quoted", "text in quotes"),
         ("unclosed table", "] at the end of the header"),
