@@ -13,8 +13,8 @@ use super::paths::{
     CONTAINER_DEVICES, EVERYTHING, PLAIN_DIRECTORIES, PLAIN_FILES, PRIVILEGED_TUN, SHARED,
 };
 use super::table::{
-    ANY, ARCHITECTURE, ARCHITECTURE_LABELS, FOR_LINUX, FOR_WINDOWS, HUGE_PAGES, KATA, LINUX,
-    LOCAL_APPARMOR, OS_LABELS, PLAIN, SANDBOXES, SCTP, SECCOMP_ANNOTATIONS, WINDOWS,
+    ANY, ARCHITECTURE, ARCHITECTURE_LABELS, FOR_LINUX, FOR_WINDOWS, GVISOR, HUGE_PAGES, KATA,
+    LINUX, LOCAL_APPARMOR, OS_LABELS, PLAIN, SANDBOXES, SCTP, SECCOMP_ANNOTATIONS, WINDOWS,
 };
 use super::test::{About, Is, Test, on};
 use super::values::{BEYOND_GVISOR, FILE_DRIVERS, NAMESPACED, OWN_TO_GVISOR, PROC_FILES};
@@ -308,7 +308,8 @@ pub const FAMILIES: &[Family] = &[
         ]),
     family("processes of another container, for ephemeral containers", &[on(&["spec.ephemeralContainers[*].targetContainerName"], Is::Present)], PLAIN),
     family("unmasked /proc", &[on(&["spec.containers[*].securityContext.procMount"], Is::OneOf(&["Unmasked"]))], PLAIN),
-    family("annotations of runtimes", &[on(ANNOTATIONS, Is::Entry(RUNTIME_ANNOTATIONS, &[]))], &[]),
+    family("annotations of runtimes", &[on(ANNOTATIONS, Is::Entry(RUNTIME_ANNOTATIONS, &[]))], &[])
+        .and(&[(GVISOR, rule(&[on(ANNOTATIONS, Is::Entry(&["dev.gvisor.spec.mount.**"], &[]))]))]),
 ];
 
 #[cfg(test)]
@@ -488,6 +489,10 @@ mod tests {
                 "runtime annotation",
                 annotated("io.katacontainers.config.runtime.x", "y"),
             ),
+            (
+                "mount hint of gVisor",
+                annotated("dev.gvisor.spec.mount.v.share", "pod"),
+            ),
         ]
     }
 
@@ -580,6 +585,7 @@ mod tests {
             rejected by the pod  works    works    works    works    works    works    unknown
             debugged container   works    works    unknown  less     unknown  unknown  unknown
             runtime annotation   less     less     less     unknown  less     unknown  unknown
+            mount hint of gVisor less     less     works    less     less     unknown  unknown
         "#]]
         .assert_eq(&shown);
         assert!(!shown.contains("silent"), "{shown}");

@@ -490,6 +490,20 @@ mod tests {
     }
 
     #[test]
+    fn a_mount_hint_for_gvisor_counts_only_for_its_own_volume() {
+        let limit = limit("gvisor-shared-volumes");
+        let mount = json!({ "volumeMounts": [{ "name": "v", "mountPath": "/v" }] });
+        for (hint, is_met) in [("v", false), ("w", true)] {
+            let annotation = format!("dev.gvisor.spec.mount.{hint}.share");
+            let pod = json!({
+                "metadata": { "annotations": { annotation: "pod" } },
+                "spec": { "containers": [mount, mount], "volumes": [{ "name": "v", "emptyDir": {} }] },
+            });
+            assert_eq!(!limit.about.fields(&pod).is_empty(), is_met, "{hint}");
+        }
+    }
+
+    #[test]
     fn a_limit_is_not_about_pods_that_meet_an_exception() {
         let about = limit("windows-host-network").about;
         let pod = |context: Value| {

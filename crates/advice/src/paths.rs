@@ -272,8 +272,8 @@ pub(super) const OTHER_FILES: HostPaths = HostPaths {
 pub enum Mounting {
     /// By sub-path in one mount, and whole in another one.
     WholeAndInPart,
-    /// In more than one container.
-    InSeveralContainers,
+    /// In more than one container, without a mount hint for gVisor that the containers share the volume.
+    InSeveralContainersWithoutHint,
     /// By sub-path in more than one container.
     PartsInSeveralContainers,
     /// Not only as a device.
@@ -307,7 +307,9 @@ impl Mounting {
                 mounts.iter().any(VolumeMount::is_whole)
                     && !mounts.iter().all(VolumeMount::is_whole)
             }
-            Mounting::InSeveralContainers => are_of_several_containers(mounts.iter()),
+            Mounting::InSeveralContainersWithoutHint => {
+                are_of_several_containers(mounts.iter()) && !has_hint(pod, part)
+            }
             Mounting::PartsInSeveralContainers => {
                 are_of_several_containers(mounts.iter().filter(|it| it.sub_path.is_some()))
             }
@@ -437,6 +439,16 @@ fn name_of<'p>(spec: &'p Value, part: &Value) -> Option<&'p Value> {
         parts.any(|(_, it)| std::ptr::eq(it, part))
     });
     volume?.get("name")
+}
+
+/// Whether an annotation tells gVisor that the containers of the pod share the volume with this part.
+fn has_hint(pod: &Value, part: &Value) -> bool {
+    let name = pod
+        .get("spec")
+        .and_then(|spec| name_of(spec, part)?.as_str());
+    let annotations = pod.pointer("/metadata/annotations");
+    let hint = format!("dev.gvisor.spec.mount.{}.share", name.unwrap_or_default());
+    annotations.is_some_and(|all| all.get(hint).is_some())
 }
 
 /// Whether a container has the volume with this part as a device.

@@ -378,11 +378,10 @@ pub const LIMITS: &[Limit] = &[
         "Programs read changes that other programs of the node make in the directory, but get no inotify events for them.",
         "Let the program poll the files, or use a RuntimeClass of runc or crun.",
         source("google/gvisor#8089: inotify does not work for bind mounts or root mount modifications", "https://github.com/google/gvisor/issues/8089")).in_no_policy(),
-    limit(Weakens, "gvisor-shared-volumes", GVISOR, &[on(&["spec.volumes[*].emptyDir"], Is::Mounted(Mounting::InSeveralContainers))],
+    limit(Weakens, "gvisor-shared-volumes", GVISOR, &[on(&["spec.volumes[*].emptyDir"], Is::Mounted(Mounting::InSeveralContainersWithoutHint))],
         "Containers of a pod see each other's changes in the volume, but get no inotify events for them, unless mount hints for gVisor say that the pod shares the volume.",
         "Add the annotations dev.gvisor.spec.mount.VOLUME.share, .type and .options, or let the program poll the files.",
-        source("gVisor: Containerd Advanced Configuration, Enabling inotify for Shared Volumes", "https://gvisor.dev/docs/user_guide/containerd/configuration/#enabling-inotify-for-shared-volumes"))
-        .unless(&[on(ANNOTATIONS, Is::Entry(&["dev.gvisor.spec.mount.**"], &[]))]).in_no_policy(),
+        source("gVisor: Containerd Advanced Configuration, Enabling inotify for Shared Volumes", "https://gvisor.dev/docs/user_guide/containerd/configuration/#enabling-inotify-for-shared-volumes")).in_no_policy(),
     limit(Fails, "runc-proc-mounts", &[Runc], &[on(MOUNT_PATH, Is::LikeExcept(&["/proc/**"], PROC_FILES))],
         "runc starts no container with a mount below /proc, except on a few files such as /proc/meminfo.", "Mount the volume at another path.",
         source("opencontainers/runc: libcontainer/rootfs_linux.go, checkProcMount", "https://github.com/opencontainers/runc/blob/main/libcontainer/rootfs_linux.go"))
