@@ -499,7 +499,7 @@ fn mounts<'p>(pod: &'p Value, part: &Value) -> Vec<VolumeMount<'p>> {
 }
 
 /// The path without empty parts and `.`, and with /run in place of /var/run.
-fn plain(path: &str) -> String {
+pub(super) fn plain(path: &str) -> String {
     let parts: Vec<_> = path
         .split('/')
         .filter(|part| !["", "."].contains(part))

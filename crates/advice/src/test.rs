@@ -10,7 +10,7 @@ use super::fields::{
     CONTAINER, EXPRESSIONS, PathStep, PodField, VOLUME, below, container_of, entry, misfit, paths,
     steps,
 };
-use super::paths::{HostPaths, Mounting};
+use super::paths::{HostPaths, Mounting, plain};
 use super::patterns::is_like;
 
 /// A test on fields of a pod. The test is true if it is true for any of the fields.
@@ -229,6 +229,9 @@ impl Is {
     /// Adds the field, or the entries of the map, for which the condition is true.
     fn find<'p>(self, pod: &'p Value, value: &'p Value, at: &str, found: &mut Vec<PodField<'p>>) {
         let entries = value.as_object().into_iter().flatten();
+        // A mount is judged by its path, and not by the spelling of the path.
+        let path = value.as_str().filter(|_| at.ends_with(".mountPath"));
+        let path = path.map(|path| Value::String(plain(path)));
         match self {
             Is::Entry(keys, values) => {
                 let like = entries.filter(|(key, value)| {
@@ -249,7 +252,7 @@ impl Is {
             }
             Is::HostPath(paths) => paths.find(pod, value, at, found),
             Is::Mounted(mounting) if !mounting.met(pod, value) => {}
-            _ if !self.met(value) => {}
+            _ if !self.met(path.as_ref().unwrap_or(value)) => {}
             _ => found.push(PodField {
                 name: at.to_owned(),
                 value,
@@ -395,6 +398,23 @@ mod tests {
             ["spec.hostUsers"]
         );
         assert!(found(users, &json!({ "spec": {} })).is_empty());
+    }
+
+    #[test]
+    fn a_mount_is_judged_by_its_path_and_not_by_its_spelling() {
+        let proc = on(
+            &["spec.containers[*].volumeMounts[*].mountPath"],
+            Is::Like(&["/proc/**"]),
+        );
+        for (path, is_met) in [
+            ("//proc/./x", true),
+            ("/proc/x/", true),
+            ("/./process", false),
+        ] {
+            let mount = json!({ "volumeMounts": [{ "mountPath": path }] });
+            let pod = json!({ "spec": { "containers": [mount] } });
+            assert_eq!(!found(proc, &pod).is_empty(), is_met, "{path}");
+        }
     }
 
     #[test]
