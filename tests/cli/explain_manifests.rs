@@ -132,6 +132,10 @@ async fn the_node_selector_of_a_runtime_class_counts_for_its_pods() {
     let warning = pod_b["warnings"][0].as_str().unwrap();
     assert!(warning.contains("node label pool"), "{warning}");
     assert_eq!(pod_b["fits"], false);
+    let json = node.json(&[&pool, &pod("")]).await;
+    let warnings = &json["pods"][0]["warnings"];
+    let note = "note: the RuntimeClass selects nodes with pool=a: not checked";
+    assert_eq!(warnings, &json!([note]));
     let outcome = node.explain(&[&windows, &pool, &pod("")], &[]).await;
     assert_eq!(outcome.code, 1);
     let line = "problem: RuntimeClass \"boxed\" occurs twice, in ";

@@ -36,6 +36,9 @@ struct PodFits {
     default: String,
     /// The labels that the class and the pod select with different values.
     conflicts: Vec<String>,
+    /// The labels, with their values, that the class selects nodes by and that are not checked: all except those of the
+    /// operating system and the architecture.
+    unchecked: Vec<String>,
     /// The handlers, the best one first.
     fits: Vec<HandlerFit>,
 }
@@ -212,6 +215,13 @@ fn of_pod(node: &NodeFacts, mut pod: Manifest, classes: &BTreeMap<String, Class>
         .or(row.map(|row| &row.name))
         .cloned();
     let conflicts = of_file.map_or_else(Vec::new, |class| select(&mut pod.pod, class));
+    let selector = of_file.into_iter().flat_map(|class| &class.selector);
+    let unchecked = selector
+        .filter(|(label, _)| {
+            !label.ends_with("kubernetes.io/os") && !label.ends_with("kubernetes.io/arch")
+        })
+        .map(|(label, value)| format!("{label}={}", value.as_str().unwrap_or_default()))
+        .collect();
     let own = own_handler(&class, mapped.as_ref(), &table.default.name);
     let mut fits: Vec<_> = table
         .handlers
@@ -233,6 +243,7 @@ fn of_pod(node: &NodeFacts, mut pod: Manifest, classes: &BTreeMap<String, Class>
         mapped,
         default: table.default.name.clone(),
         conflicts,
+        unchecked,
         fits,
     }
 }
@@ -327,7 +338,8 @@ impl PodFits {
         format!("{} {name}: {class}", self.pod.object)
     }
 
-    /// One line for each field that Kubernetes does not have, and for each label that class and pod select differently.
+    /// One line for each field that Kubernetes does not have, for each label that class and pod select differently, and
+    /// for each label of the class that is not checked.
     fn warnings(&self) -> impl Iterator<Item = String> {
         let conflicts = self.conflicts.iter().map(|label| {
             format!(
@@ -341,7 +353,11 @@ impl PodFits {
                 .unwrap_or_default();
             format!("warning: Kubernetes has no field {name}, and kubectl rejects it{near}")
         });
-        conflicts.chain(fields)
+        let unchecked = self
+            .unchecked
+            .iter()
+            .map(|label| format!("note: the RuntimeClass selects nodes with {label}: not checked"));
+        conflicts.chain(fields).chain(unchecked)
     }
 
     /// The reasons of one handler, one on each line.
