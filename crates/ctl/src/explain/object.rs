@@ -29,7 +29,7 @@ const KUBERNETES_API_GROUPS: [&str; 21] = [
 
 /// Kinds of other groups whose controllers make no pods; `*` stands for all kinds of a group.
 #[rustfmt::skip] // A group is a line.
-const WITHOUT_PODS: [(&str, &[&str]); 35] = [
+const WITHOUT_PODS: [(&str, &[&str]); 39] = [
     ("argoproj.io", &["AppProject"]),
     ("autoscaling.k8s.io", &["*"]),
     ("bitnami.com", &["SealedSecret"]),
@@ -37,6 +37,7 @@ const WITHOUT_PODS: [(&str, &[&str]); 35] = [
     ("cilium.io", &["*"]),
     ("cloud.google.com", &["BackendConfig"]),
     ("configuration.konghq.com", &["*"]),
+    ("constraints.gatekeeper.sh", &["*"]),
     ("crd.projectcalico.org", &["*"]),
     ("elbv2.k8s.aws", &["*"]),
     ("external-secrets.io", &["*"]),
@@ -45,6 +46,7 @@ const WITHOUT_PODS: [(&str, &[&str]); 35] = [
     ]),
     ("grafana.integreatly.org", &["GrafanaDashboard", "GrafanaDatasource", "GrafanaFolder"]),
     ("groupsnapshot.storage.k8s.io", &["*"]),
+    ("image.openshift.io", &["*"]),
     ("k8s.cni.cncf.io", &["NetworkAttachmentDefinition"]),
     ("karpenter.k8s.aws", &["*"]),
     ("karpenter.sh", &["*"]),
@@ -71,7 +73,9 @@ const WITHOUT_PODS: [(&str, &[&str]); 35] = [
     ("security.istio.io", &["*"]),
     ("security.openshift.io", &["*"]),
     ("snapshot.storage.k8s.io", &["*"]),
+    ("source.toolkit.fluxcd.io", &["*"]),
     ("telemetry.istio.io", &["*"]),
+    ("templates.gatekeeper.sh", &["*"]),
     ("traefik.io", &["*"]),
 ];
 
