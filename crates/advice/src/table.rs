@@ -272,7 +272,7 @@ pub const LIMITS: &[Limit] = &[
     limit(Fails, "node-network-sysctls", PLAIN, &[on(SYSCTLS, Is::Sysctl(NODE_NETWORK, &[]))],
         "The kernel has only one value for all network namespaces. The runtime cannot set it for the pod, so the pod does not start.",
         "Set the sysctl on the node.",
-        source("podman-container-tools/podman#11987: podman run --sysctl net.core.rmem_max: No such file or directory", "https://github.com/podman-container-tools/podman/issues/11987")),
+        source("torvalds/linux: net/core/sysctl_net_core.c, net_core_table", "https://github.com/torvalds/linux/blob/master/net/core/sysctl_net_core.c")),
     limit(Fails, "unmasked-proc", ANY, &[on(&["spec.containers[*].securityContext.procMount"], Is::OneOf(&["Unmasked"]))],
         "The API server rejects `Unmasked` without `hostUsers: false`.", "Add `hostUsers: false`, or remove the field.",
         POD_VALIDATION).unless(&[on(&["spec.hostUsers"], Is::False)]).by_api_server(),
