@@ -235,12 +235,20 @@ ExecStart=/usr/local/bin/k3s agent --container-runtime-endpoint=unix:///run/crio
 }
 
 #[test]
-fn a_flag_with_one_dash_is_no_flag_of_the_kubelet() {
-    let file = KUBELET.replace(
-        "$KUBELET_EXTRA_ARGS",
-        "-container-runtime-endpoint=unix:///run/crio.sock",
-    );
-    says(&machine(&file), "");
+fn a_flag_with_one_dash_is_no_flag_of_the_kubelet_and_is_a_problem() {
+    for (flag, problem) in [
+        (
+            "-container-runtime-endpoint=unix:///run/crio.sock",
+            "the kubelet does not start with the flag -container-runtime-endpoint, which has only one dash; try \
+             --container-runtime-endpoint",
+        ),
+        ("-v=2 --oom-score-adj -999", ""),
+    ] {
+        says(
+            &machine(&KUBELET.replace("$KUBELET_EXTRA_ARGS", flag)),
+            problem,
+        );
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::finding::{Finding, unknown};
+use super::finding::{Finding, report, unknown};
 use super::kubelet_files::KUBEADM_FILES;
 use super::rancher::{Given, Rancher};
 use super::root::Root;
@@ -313,6 +313,14 @@ impl Start {
     /// The flags of the kubelet.
     pub(super) fn flags(&self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<Setting> {
         let kind = self.program.flags;
+        if kind == Flags::Kubelet
+            && let Some(word) = self.words.iter().find(|word| is_shorthand(&word.text))
+        {
+            let (name, _) = word.text.split_once('=').unwrap_or((&word.text, ""));
+            let what =
+                format!("the kubelet does not start with the flag {name}, which has only one dash");
+            report(findings, &word.from, what, format!("-{name}"));
+        }
         let mut given = flags(&self.words, kind);
         match self.program.flags {
             Flags::Kubelet | Flags::Rancher => {}
@@ -405,6 +413,12 @@ fn flags(words: &[Word], kind: Flags) -> Vec<Setting> {
         found.push(Setting::new(&name, &before, value, &word.from));
     }
     found
+}
+
+/// Whether the word begins with a single dash and a letter that is no flag of the kubelet.
+fn is_shorthand(word: &str) -> bool {
+    let letter = word.strip_prefix('-').and_then(|rest| rest.chars().next());
+    letter.is_some_and(|letter| letter.is_ascii_alphabetic() && !"hv".contains(letter))
 }
 
 /// Whether the flag takes the next word as its value. The flags of k3s, RKE2 and k0s are not all known, so an unknown
