@@ -148,11 +148,14 @@ async fn parts_that_fail_are_named_and_the_rest_is_there() {
     for (part, text) in &parts {
         assert!(!text.contains(SECRET), "{part}: {text}");
     }
+    let config = &parts["config.toml"];
+    assert!(config.contains("default_handler =\n? =\n? =\n"), "{config}");
     let outcomes = &parts["parts.txt"];
     for (part, words) in [
         ("version.json", " ok"),
+        ("config.toml", " ok"),
         (
-            "config.toml",
+            "state.txt",
             "the configuration is not valid: check.json has its problems",
         ),
         ("check.json", "exit status: 78"),

@@ -17,7 +17,7 @@ use criswitch_client::arguments::Daemon;
 use criswitch_client::exit::Verdict;
 use criswitch_client::program::{block_on, output};
 use criswitch_client::terminal::{self, print};
-use criswitch_config::Config;
+use criswitch_config::{Config, KEYS, disk};
 use criswitch_cri::error_text::error_chain;
 use criswitch_platform::{service, write_new};
 use flate2::Compression;
@@ -33,6 +33,7 @@ const PART_BYTES: u64 = 8 << 20;
 /// The mode of the archive: only its owner may read it.
 const MODE: u32 = 0o600;
 const FOLDER: &str = "criswitch-bundle";
+const INVALID: &str = "the configuration is not valid: check.json has its problems";
 #[rustfmt::skip]
 const LOG: [&str; 4] = ["--unit=criswitch", "--lines=2000", "--no-pager", "--output=short-iso"];
 
@@ -181,15 +182,49 @@ impl BundleFile {
     }
 }
 
-/// The files of the configuration without the texts of comments. Lines keep their numbers. An invalid configuration is
-/// omitted, because a key that criswitch does not know may hold a secret.
+/// The files of the configuration without the texts of comments. Lines keep their numbers. If the configuration is not
+/// valid, a key that criswitch does not know may hold a secret, so the part has only the outline of the files.
 fn configuration(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
-    for file in load(path)?.files {
-        let lines = without_comments(&fs::read_to_string(&file)?);
+    if let Ok(config) = load(path) {
+        for file in config.files {
+            let lines = without_comments(&fs::read_to_string(&file)?);
+            writeln!(text, ">>> {}\n{lines}", file.display())?;
+        }
+        return Ok(text);
+    }
+    writeln!(text, "{INVALID}; this is its outline, without values")?;
+    let drop_ins = disk::drop_ins(&path.with_file_name("conf.d")).unwrap_or_default();
+    for file in [path.to_owned()].into_iter().chain(drop_ins) {
+        let lines = match disk::bytes(&file) {
+            Ok(bytes) => outline(&String::from_utf8_lossy(&bytes)),
+            Err(error) => error_chain(&error),
+        };
         writeln!(text, ">>> {}\n{lines}", file.display())?;
     }
     Ok(text)
+}
+
+/// The headers and keys of a file that need not be TOML, each on its line. `?` replaces each name that criswitch does
+/// not know, because it may be a secret.
+fn outline(text: &str) -> String {
+    let names = KEYS
+        .iter()
+        .flat_map(|key| key.name.split('.').chain([key.table]));
+    let known: BTreeSet<_> = names.collect();
+    let shown = |name: &str| known.get(name.trim()).copied().unwrap_or("?");
+    let line = |line: &str| {
+        let line = line.trim();
+        let (name, [before, after]) = match (line.strip_prefix('['), line.split_once('=')) {
+            _ if line.starts_with('#') => return "\n".to_owned(),
+            (Some(name), _) => (name.trim_end_matches(']'), ["[", "]"]),
+            (None, Some((key, _))) => (key, ["", " ="]),
+            (None, None) => return "\n".to_owned(),
+        };
+        let names: Vec<_> = name.split('.').map(shown).collect();
+        format!("{before}{}{after}\n", names.join("."))
+    };
+    text.lines().map(line).collect()
 }
 
 /// TOML without the texts of its comments.
@@ -223,9 +258,7 @@ async fn run_on_file_thread<T: Send + 'static>(
 }
 
 fn load(path: &Path) -> anyhow::Result<Config> {
-    Config::load(path)
-        .ok()
-        .context("the configuration is not valid: check.json has its problems")
+    Config::load(path).ok().context(INVALID)
 }
 
 /// The names, sizes and ages of the state files, not their contents.
@@ -283,7 +316,17 @@ fn packed(parts: &[BundleFile]) -> std::io::Result<Vec<u8>> {
 mod tests {
     use std::future::pending;
 
-    use super::{part, run_on_file_thread, without_comments};
+    use super::{outline, part, run_on_file_thread, without_comments};
+
+    #[test]
+    fn the_outline_of_a_file_has_known_names_only() {
+        let text = "# a = 'hunter2'\nlisten = 'hunter2'\n[log]\nlevel='hunter2\nhunter2 = 1\n[handlers.hunter2] # x\n\
+                    AbCd==\nhunter2\nlog.level : hunter2\n[hunter2.x]\n\"hunter2\" = \"\"\"a\nb\"\"\"";
+        assert_eq!(
+            outline(text),
+            "\nlisten =\n[log]\nlevel =\n? =\n[handlers.?]\n? =\n\n\n[?.?]\n? =\n\n"
+        );
+    }
 
     #[test]
     fn comments_lose_their_texts_and_lines_stay() {
