@@ -22,7 +22,7 @@ const TABLE: &str = "
 /// A node with runc, gVisor and Kata Containers in three containerds.
 pub(crate) struct Three {
     folder: TempDir,
-    table: String,
+    pub(crate) table: String,
     pub(crate) sims: [Sim; 3],
 }
 
@@ -299,6 +299,18 @@ async fn a_setting_of_the_backend_decides_if_it_is_known() {
     assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], Value::Null);
     node.file("root/etc/runsc.toml", "[runsc_config]\nhost-uds = 'open'\n");
     assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], true);
+    for (flag, fits) in [
+        ("fsgofer-host-uds = 'true'", true),
+        ("fsgofer-host-uds = 'false'", false),
+        ("host-uds = 'create'", false),
+    ] {
+        node.file("root/etc/runsc.toml", &format!("[runsc_config]\n{flag}\n"));
+        assert_eq!(
+            of(&node.pod(&socket).await, "gvisor")["fits"],
+            fits,
+            "{flag}"
+        );
+    }
     let not_a_text = "[runsc_config]\nhost-uds = 'open'\nnet-raw = true\n";
     node.file("root/etc/runsc.toml", not_a_text);
     assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], Value::Null);

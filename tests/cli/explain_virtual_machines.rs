@@ -111,3 +111,35 @@ async fn the_size_of_a_virtual_machine_and_two_mounts_of_a_volume_are_judged() {
         assert_eq!(of(&pod, "runc")["why"], "no known limit applies", "{spec}");
     }
 }
+
+#[tokio::test]
+async fn a_host_process_container_runs_only_without_hyper_v_isolation() {
+    let mut node = Three::start();
+    node.table = "default_handler = 'runhcs-wcow-process'\n[handlers]\nrunhcs-wcow-process = 'SOCKETS/runc'\n\
+                  runhcs-wcow-hypervisor = 'SOCKETS/runc'"
+        .to_owned();
+    node.sims[0].clone().set(|settings| settings.config = None);
+    let pod = node
+        .pod("hostNetwork: true, securityContext: { windowsOptions: { hostProcess: true } }, containers: [{ name: c, image: i }]")
+        .await;
+    for (handler, limits) in [
+        ("runhcs-wcow-process", vec![]),
+        ("runhcs-wcow-hypervisor", vec!["windows-hypervisor"]),
+    ] {
+        let found = ids(&pod, handler, "reasons");
+        assert_eq!(found, limits, "{handler}: {pod}");
+    }
+}
+
+#[tokio::test]
+async fn a_volume_without_known_mapped_ids_makes_a_user_namespace_no_yes() {
+    let node = Three::start();
+    let volume = "containers: [{ name: c, image: i, volumeMounts: [{ name: v, mountPath: /v }] }], \
+                  volumes: [{ name: v, persistentVolumeClaim: { claimName: v } }]";
+    for (users, is_undecided) in [("hostUsers: false,", true), ("", false)] {
+        let pod = node.pod(&format!("{users} {volume}")).await;
+        let found = ids(&pod, "runc", "undecided");
+        let is_found = found.iter().any(|limit| limit == "host-users-volumes");
+        assert_eq!(is_found, is_undecided, "{pod}");
+    }
+}

@@ -190,3 +190,9 @@ async fn a_reload_changes_the_log_level_of_a_module_and_the_next_reload_undoes_t
     assert!(debug[0].contains("criswitch::call::log"), "{debug:?}");
     assert!(debug[0].contains("ContainerStatus"), "{debug:?}");
 }
+
+#[tokio::test]
+async fn the_last_line_of_the_log_is_that_of_the_stop() {
+    let log = Node::start("").await.whole_log().await;
+    assert!(log.last().unwrap().ends_with("stopped"), "{log:#?}");
+}

@@ -482,6 +482,19 @@ async fn a_pod_with_an_unknown_handler_is_shown_without_a_handler() {
 }
 
 #[tokio::test]
+async fn the_status_suggests_no_forget_for_a_backend_that_answers_and_retires() {
+    let node = two_backends().await;
+    node.write("", "");
+    assert_eq!(node.reload().await.code, 0);
+    let shown = run(&node, &["status"]).await;
+    assert_eq!(shown.code, 0);
+    let removal = "backend kata is removed when its last pod ends\n";
+    assert!(shown.stdout.contains(removal), "{}", shown.stdout);
+    assert!(!shown.stdout.contains("forget"), "{}", shown.stdout);
+    node.end().await;
+}
+
+#[tokio::test]
 async fn pods_can_be_filtered_by_handler_backend_and_namespace() {
     let node = two_backends().await;
     let lines = async |arguments: &[&str]| run(&node, arguments).await.stdout.lines().count() - 1;
