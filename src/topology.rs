@@ -299,7 +299,8 @@ impl Live {
         ids
     }
 
-    /// Whether only one backend takes part in merged calls: its replies need no merge.
+    /// Whether only one backend takes part in merged calls: its replies need no merge, and its cached lists are not
+    /// served.
     pub(crate) fn has_one_backend(&self) -> bool {
         self.backends
             .iter()

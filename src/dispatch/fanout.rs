@@ -147,7 +147,7 @@ pub(crate) fn passes_unchanged(request: &Request, view: &View<'_>) -> bool {
     }
 }
 
-/// Sends `call` to the only backend, and returns its reply as it is.
+/// Sends `call` to the only backend, and returns its reply as it is. Serves no cached list.
 pub(crate) async fn send_alone(
     switch: &Arc<Switch>,
     call: &Call,

@@ -338,12 +338,12 @@ async fn the_verdict_has_the_reason_why_lists_fail_and_the_command_to_run() {
     let verdict = verdict.replace(text(&directory.join("")), "/DIR/");
     let verdict = without_ids(&verdict);
     expect![[r#"
-        lists failing: backend runc (/DIR/backend) has been down for 0s (cannot connect: No such file or directory), and it has not been listed yet; start its runtime; if the path is wrong, correct it and reload; if the path was wrong or the runtime is gone for good: criswitch forget runc
+        lists failing: backend runc (/DIR/backend) has been down for 0s (cannot connect: No such file or directory), and it has not been listed yet; start its runtime; if the path is wrong, correct it and reload
     "#]].assert_eq(&verdict);
     let outcome = run_beside(&["status", "--json", "--config", text(&path)]).await;
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!(shown["health"]["state"], "lists failing");
-    // The verdict suggests `forget`. `forget` asks for a confirmation even if it cannot list the pods.
+    // `forget` asks for a confirmation even if it cannot list the pods.
     let outcome = run_beside(&["forget", "runc", "--config", text(&path)]).await;
     let Outcome { stdout, stderr, .. } = outcome;
     let unlisted = "The pods of backend runc cannot be listed: ";

@@ -32,7 +32,7 @@ impl NodeVerdict {
             return NodeVerdict {
                 level: Level::ListsFailing,
                 reasons,
-                backends: backend_names(state, |backend| failing(backend).is_some()),
+                backends: backend_names(state, |backend| failing(state, backend).is_some()),
             };
         }
         let backends = state.backends.iter();
@@ -75,22 +75,30 @@ fn first(reasons: [Vec<String>; 2]) -> Option<Vec<String>> {
 
 /// Why lists fail, and what to do. Has one item for each backend that makes lists fail.
 pub fn list_problems(state: &State) -> Vec<String> {
-    state.backends.iter().filter_map(failing).collect()
+    let backends = state.backends.iter();
+    backends
+        .filter_map(|backend| failing(state, backend))
+        .collect()
 }
 
-/// Why `backend` makes lists fail, and what to do; `None` if `backend` has no list problem.
-fn failing(backend: &Backend) -> Option<String> {
+/// Why `backend` makes lists fail, and what to do; `None` if `backend` has no list problem. Lists also fail without any
+/// backend, so forgetting the only backend does not help.
+fn failing(node: &State, backend: &Backend) -> Option<String> {
     let problem = backend.list_problem.as_ref()?;
     let Backend { name, socket, .. } = backend;
-    Some(if is_ready(backend) {
-        format!("backend {name} ({socket}): {problem}")
-    } else {
-        format!(
-            "{}, and {problem}; start its runtime; if the path is wrong, correct it and reload; if the path was wrong or the \
-             runtime is gone for good: criswitch forget {name}",
-            state(backend)
-        )
-    })
+    if is_ready(backend) {
+        return Some(format!("backend {name} ({socket}): {problem}"));
+    }
+    let mut text = format!(
+        "{}, and {problem}; start its runtime; if the path is wrong, correct it and reload",
+        state(backend)
+    );
+    if node.backends.len() > 1 {
+        text += &format!(
+            "; if the path was wrong or the runtime is gone for good: criswitch forget {name}"
+        );
+    }
+    Some(text)
 }
 
 /// The state of a backend that is not ready, its duration and its cause.

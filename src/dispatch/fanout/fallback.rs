@@ -296,7 +296,8 @@ impl Part<'_> {
             switch, backend, ..
         } = self;
         let message = self.renamed_list(listing).ok_or_else(|| {
-            backend.unavailable(&unserved(&switch.question, listing.list, backend))
+            let cause = unserved(&self.call.live, &switch.question, listing.list, backend);
+            backend.unavailable(&cause)
         })?;
         self.counted(listing.list, message)
     }
@@ -349,11 +350,12 @@ pub(crate) fn list_problem(
     let is_silent = is_away && !backend.is_awaited() || known.misses(list);
     let failure = known.failure_of(list).filter(|_| !is_away);
     let is_served = || {
-        cached(list, backend, backend.stale_lists())
-            .is_some_and(|message| cached::is_whole(owners, list, backend, &message))
+        !live.has_one_backend()
+            && cached(list, backend, backend.stale_lists())
+                .is_some_and(|message| cached::is_whole(owners, list, backend, &message))
     };
     if (is_silent || failure.is_some()) && !is_served() {
-        let cause = unserved(question, list, backend);
+        let cause = unserved(live, question, list, backend);
         return Some(match failure {
             Some(failure) => failed(failure, &format!(", and {cause}")),
             None if is_away => cause,
@@ -408,11 +410,14 @@ pub(crate) fn lists_are_whole(switch: &Switch) -> bool {
 }
 
 /// Why the cached list of `backend` cannot be served.
-fn unserved(question: &OwnerLookup, list: List, backend: &Backend) -> String {
+fn unserved(live: &Live, question: &OwnerLookup, list: List, backend: &Backend) -> String {
     let age = backend.record.known().lists.get(list).map(Snapshot::age);
     let limit = backend.stale_lists();
     match age {
         _ if !question.has_listed(backend.id) => "it has not been listed yet".to_owned(),
+        _ if live.has_one_backend() => {
+            "its cached list is not served, because no other backend takes part in lists".to_owned()
+        }
         Some(age) if age >= limit => {
             format!(
                 "its cached list is older than `stale_lists` ({})",
