@@ -1,5 +1,7 @@
 //! The verdict on the node, and the time that each backend needs for its part of a call to several backends.
 
+use std::time::Duration;
+
 use criswitch_advice::verdict::NodeVerdict;
 use criswitch_cri::codec::{admin, cri};
 use tonic_health::pb::HealthCheckRequest;
@@ -7,6 +9,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::page::{Page, rig, until};
+use crate::support::clock::later;
 use crate::support::{Rig, Sim};
 use crate::values::two;
 
@@ -83,4 +86,22 @@ async fn lists_fail_in_status_metrics_and_health_while_the_only_backend_is_down(
     rig.sim("runc").start();
     until_verdict(&rig, "serving").await;
     assert_eq!(health(&rig).await, ServingStatus::Serving);
+}
+
+#[tokio::test]
+async fn the_node_is_not_ready_in_status_metrics_and_health_after_30_s_without_the_default_backend()
+{
+    let rig = two().await;
+    until_verdict(&rig, "serving").await;
+    rig.sim("runc").stop().await;
+    rig.pods().await.unwrap();
+    until_verdict(&rig, "degraded").await;
+    assert_eq!(health(&rig).await, ServingStatus::Serving);
+    later(Duration::from_secs(30)).await;
+    until_verdict(&rig, "node not ready").await;
+    assert_eq!(health(&rig).await, ServingStatus::NotServing);
+    let status = verdict_of_status(&rig).await;
+    assert_eq!(status.level.as_ref(), "node not ready");
+    rig.sim("runc").start();
+    until_verdict(&rig, "serving").await;
 }
