@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use criswitch_testing::write_program;
+use serde_json::Value as Json;
 
 use super::{at, shipped};
 
@@ -36,35 +37,58 @@ fn with_programs(names: &[&str]) -> tempfile::TempDir {
     folder
 }
 
+/// A step of `tests/run.sh --list`.
+struct Step {
+    name: String,
+    lanes: Vec<String>,
+    minutes: f64,
+}
+
+fn steps() -> Vec<Step> {
+    let listed = run(few_programs().path(), &["--list"]);
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let rows = listed.lines().skip(1).map(|row| {
+        let mut columns = row.split_whitespace();
+        Step {
+            name: columns.next().unwrap().to_owned(),
+            lanes: columns
+                .next()
+                .unwrap()
+                .split(',')
+                .map(str::to_owned)
+                .collect(),
+            minutes: columns.nth(1).unwrap().parse().unwrap(),
+        }
+    });
+    rows.collect()
+}
+
+/// The steps of a lane.
+fn lane<'a>(steps: &'a [Step], lane: &str) -> Vec<&'a Step> {
+    steps
+        .iter()
+        .filter(|step| step.lanes.iter().any(|name| name == lane))
+        .collect()
+}
+
 #[test]
 fn each_lane_of_the_tests_keeps_its_time_limit() {
-    let programs = few_programs();
-    let listed = run(programs.path(), &["--list"]);
-    let listed = String::from_utf8(listed.stdout).unwrap();
-    let rows: Vec<Vec<&str>> = listed
-        .lines()
-        .skip(1)
-        .map(|row| row.split_whitespace().collect())
-        .collect();
-    for row in &rows {
-        let lanes = row[1].split(',');
-        let unknown = lanes.filter(|lane| !["quick", "all", "nightly", "hosted"].contains(lane));
-        assert_eq!(unknown.count(), 0, "lanes of {}: {}", row[0], row[1]);
+    let steps = steps();
+    for Step { name, lanes, .. } in &steps {
+        let mut lanes = lanes.iter().map(String::as_str);
+        let unknown = lanes.find(|lane| !["quick", "all", "nightly", "hosted"].contains(lane));
+        assert_eq!(unknown, None, "a lane of {name}");
     }
-    // The nightly lane must end within the six hours that a job of CI may take.
-    for (lane, limit) in [
+    for (name, limit) in [
         ("quick", 5.0),
         ("all", 65.0),
         ("nightly", 345.0),
         ("hosted", 60.0),
     ] {
-        let in_lane = rows
-            .iter()
-            .filter(|row| row[1].split(',').any(|name| name == lane));
-        let minutes: f64 = in_lane.map(|row| row[3].parse::<f64>().unwrap()).sum();
+        let minutes: f64 = lane(&steps, name).iter().map(|step| step.minutes).sum();
         assert!(
             minutes > 0.0 && minutes <= limit,
-            "the lane {lane} takes {minutes} minutes"
+            "the lane {name} takes {minutes} minutes"
         );
     }
     assert!(shipped("CONTRIBUTING.md").contains("65 minutes, 45 with a warm cache"));
@@ -81,6 +105,34 @@ fn ci_limits_the_time_of_the_lane_that_it_waits_for_only() {
         ci.env("PATH", programs.path());
         let shown = String::from_utf8(ci.output().unwrap().stdout).unwrap();
         assert_eq!(shown.trim(), limit);
+    }
+}
+
+/// A job of CI may take six hours, with the builds of the image and of the partners.
+#[test]
+fn the_jobs_of_each_night_run_each_nightly_step_once_within_four_hours() {
+    let workflow: Json = serde_saphyr::from_str(&shipped(".github/workflows/nightly.yml")).unwrap();
+    let jobs = &workflow["jobs"]["nightly"]["strategy"]["matrix"]["steps"];
+    let jobs = jobs.as_array().unwrap().iter();
+    let jobs: Vec<Vec<&str>> = jobs
+        .map(|names| names.as_str().unwrap().split(' ').collect())
+        .collect();
+    let steps = steps();
+    let nightly = lane(&steps, "nightly");
+    let mut run: Vec<&str> = jobs.concat();
+    let mut expected: Vec<&str> = nightly.iter().map(|step| step.name.as_str()).collect();
+    run.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(run, expected);
+    for job in jobs {
+        let its = nightly
+            .iter()
+            .filter(|step| job.contains(&step.name.as_str()));
+        let minutes: f64 = its.map(|step| step.minutes).sum();
+        assert!(
+            minutes <= 240.0,
+            "the job of {job:?} takes {minutes} minutes"
+        );
     }
 }
 
