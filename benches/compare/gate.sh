@@ -29,7 +29,8 @@ main() {
   rm -f "$CACHE/gate/release/criswitchd"
   (cd "$tree" && CARGO_TARGET_DIR=$CACHE/gate cargo bench --quiet --locked --bench compare --no-run)
   [ -x "$CACHE/gate/release/criswitchd" ] || { echo "gate.sh: $1 has no program criswitchd" >&2; exit 1; }
-  CRISWITCH_STATIC=$CACHE/gate/release/criswitchd "$TOP/benches/compare/run.sh" --rounds 1 "${WORKS[@]/#/--work=}"
+  CRISWITCH_STATIC=$CACHE/gate/release/criswitchd "$TOP/benches/compare/run.sh" --rounds 1 \
+    --subject=criswitch --subject=static "${WORKS[@]/#/--work=}"
   judge "$CACHE/compare/compare.json"
 }
 

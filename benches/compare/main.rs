@@ -69,7 +69,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Measures all subjects.
+    /// Measures the subjects.
     Run(Run),
     /// Serves as a backend.
     Backend {
@@ -109,6 +109,9 @@ struct Run {
     /// Measures only this work; may be repeated.
     #[arg(long)]
     work: Vec<Work>,
+    /// Measures only this subject; may be repeated.
+    #[arg(long)]
+    subject: Vec<Subject>,
     /// Also counts the instructions of a call.
     #[arg(long)]
     instructions: bool,
@@ -178,7 +181,7 @@ impl Run {
         }
     }
 
-    /// Measures all subjects with one work. The process of a subject lives through all rounds.
+    /// Measures the subjects with one work. The process of a subject lives through all rounds.
     fn measure(&self, work: Work) -> Vec<Measured> {
         let backends = 0..work.backends();
         let backends =
@@ -190,6 +193,7 @@ impl Run {
         };
         let mut subjects: Vec<_> = Subject::ALL
             .into_iter()
+            .filter(|subject| self.subject.is_empty() || self.subject.contains(subject))
             .filter(|subject| subject.does(work))
             .filter(|subject| *subject != Subject::Static || self.programs.join(STATIC).exists())
             .map(|subject| {
