@@ -223,6 +223,14 @@ impl Neighbour {
         in_network(&pid, "bash", &["-c", &scrape("192.0.2.1")])
     }
 
+    /// Whether the machine drops the packets of this neighbour: a connection to the metrics is neither accepted nor
+    /// rejected within 2 s.
+    pub fn gets_no_connection(&self) -> bool {
+        let mut connect = inside(&self.0.id().to_string(), "timeout");
+        connect.args(["2", "bash", "-c", "exec 3<>/dev/tcp/192.0.2.1/9199"]);
+        connect.status().unwrap().code() == Some(124)
+    }
+
     /// Debian's Prometheus in the same namespace, which scrapes the machine each second.
     pub fn prometheus(&self, directory: &Path) -> Neighbour {
         let pid = self.0.id().to_string();

@@ -149,11 +149,17 @@ async fn another_machine_reads_the_metrics_once_a_drop_in_has_its_network() {
     let neighbour = machine.neighbour();
     let folder = machine.at("etc/systemd/system/criswitch-metrics.socket.d");
     fs::create_dir_all(&folder).unwrap();
-    let drop_in = "[Socket]\nListenStream=\nListenStream=0.0.0.0:9199\nIPAddressDeny=any\n\
-        IPAddressAllow=localhost 192.0.2.0/24\n";
-    fs::write(folder.join("network.conf"), drop_in).unwrap();
+    let page = include_str!("../../../docs/metrics.md");
+    let mut blocks = page.split("\n\n");
+    let drop_in = blocks.find(|block| block.starts_with("    [Socket]\n"));
+    fs::write(folder.join("network.conf"), drop_in.unwrap()).unwrap();
     machine.systemctl(&["daemon-reload"]);
     machine.systemctl(&["enable", "--quiet", "criswitch-metrics.socket"]);
+    assert_eq!(machine.restart().await, "");
+    assert!(neighbour.gets_no_connection());
+    let allowed = drop_in.unwrap().replace("10.0.0.0/8", "192.0.2.0/24");
+    fs::write(folder.join("network.conf"), allowed).unwrap();
+    machine.systemctl(&["daemon-reload"]);
     assert_eq!(machine.restart().await, "");
     for page in [neighbour.metrics(), machine.metrics()] {
         assert!(
