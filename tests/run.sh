@@ -292,7 +292,7 @@ check_advisories() {
 }
 
 # Prints the share of the lines that the tests run, as one number. Failed tests do not matter here, because the other
-# lanes report them. Test machines cannot download the tools of LLVM.
+# lanes report them.
 measure_coverage() {
   local report=$CACHE/coverage.json
   rustup component add llvm-tools || return
