@@ -297,7 +297,7 @@ fn disks(message: &[u8]) -> Result<(), String> {
     if disks.is_empty() {
         Err("its reply has no image filesystem".to_owned())
     } else if disks.iter().any(|disk| disk.used_bytes.is_none()) {
-        Err("a image filesystem in its reply has no used_bytes".to_owned())
+        Err("an image filesystem in its reply has no used_bytes".to_owned())
     } else {
         Ok(())
     }

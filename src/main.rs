@@ -79,8 +79,8 @@ fn help() -> String {
     let options = OPTIONS.map(|(name, value, help)| option(name, value, help));
     let service = service::HELP.map(|help| option("service", "", help));
     format!(
-        "Serves the CRI on the configuration's socket until SIGTERM or SIGINT, then\n\
-         finishes the calls in flight. The program criswitch has the commands.\n\n\
+        "Serve the CRI on the configuration's socket until SIGTERM or SIGINT, then\n\
+         finish the calls in flight. The program criswitch has the commands.\n\n\
          Usage: criswitchd [OPTIONS]\n\nOptions:\n{}{}\n\
          Default of --config: {CONFIG_VARIABLE} in the environment, else\n{DEFAULT_PATH}.\n\n\
          {}\n",

@@ -18,6 +18,9 @@ fn the_help_of_each_command_exits_with_0() {
         assert_eq!(help.code, 0, "{command}");
         let (_, codes) = help.stdout.split_once("\nExit codes:\n  0 ").unwrap();
         assert!(!codes.contains('_'), "{codes}");
+        for further in codes.lines().skip(1) {
+            assert!(further.starts_with("  "), "{further}");
+        }
     }
 }
 
@@ -137,7 +140,7 @@ fn routes_shows_every_rpc_once_with_its_route() {
 
 #[cfg(unix)] // Windows reports a different error.
 #[test]
-fn a_reader_that_closes_the_pipe_is_no_failure() {
+fn a_reader_that_closes_the_pipe_is_not_a_failure() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let status = crate::command(&["routes"]).stdout(writer).status().unwrap();

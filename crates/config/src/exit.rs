@@ -1,6 +1,6 @@
 //! The exit codes of both programs.
 
-use std::iter;
+use std::{fmt, iter};
 
 /// The program failed at run time.
 pub const FAILED: u8 = 1;
@@ -16,8 +16,8 @@ pub const CONFIGURATION: u8 = 78;
 /// The exit codes of a program or command, each with its meaning.
 pub type ExitCodes = [(u8, &'static str)];
 
-/// The end of a `--help` text: one exit code in each line.
-pub fn list(codes: &ExitCodes) -> String {
+/// The end of a `--help` text: each exit code begins a line.
+pub fn list<T: fmt::Display>(codes: &[(u8, T)]) -> String {
     let lines = codes
         .iter()
         .map(|(code, meaning)| format!("\n  {code:<2}  {meaning}"));

@@ -7,9 +7,13 @@ pub const OPTIONS: [(&str, &str, &str); 4] = [
     (
         "config",
         "FILE",
-        "The configuration file; conf.d/*.toml beside it is read too",
+        "Read this configuration file, and conf.d/*.toml beside it",
     ),
-    ("check", "", "Say whether a start would be valid, and exit"),
+    (
+        "check",
+        "",
+        "Check whether a start would be valid, and exit",
+    ),
     ("version", "", "Print the version"),
     ("help", "", "Print this help"),
 ];

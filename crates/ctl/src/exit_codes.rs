@@ -3,7 +3,14 @@
 use clap::Command;
 use clap::builder::{Resettable, StyledStr};
 use criswitch_client::exit::{CONFIGURATION as WRONG, FAILED, NOT_RUNNING, USAGE, WOULD_CHANGE};
+use criswitch_client::terminal;
 use criswitch_config::exit::{self, ExitCodes};
+
+use crate::WIDTH;
+
+/// Between the lines of a code's meaning: all begin in the column of the first.
+const MEANING_INDENT: &str = "\n      ";
+const MEANING_WIDTH: usize = WIDTH + 1 - MEANING_INDENT.len();
 
 const NO_DAEMON: (u8, &str) = (NOT_RUNNING, "criswitch is not running or not reachable");
 const NO_FILE: (u8, &str) = (WRONG, "the file after --config cannot be read");
@@ -69,7 +76,13 @@ pub(super) fn add_to_help(command: Command) -> Command {
 }
 
 fn add_to_page(command: Command, page: &str) -> Command {
-    let codes = exit::list(of(page));
+    let codes = of(page).iter().map(|(code, meaning)| {
+        (
+            *code,
+            terminal::lines(meaning, MEANING_WIDTH).join(MEANING_INDENT),
+        )
+    });
+    let codes = exit::list(&Vec::from_iter(codes));
     let [short, long] = [command.get_after_help(), command.get_after_long_help()]
         .map(|help| help.map(|help| StyledStr::from(format!("{help}\n\n{codes}"))));
     command

@@ -177,7 +177,7 @@ paths! {
     RESTORED_POD = [restore_pod_response::POD_SANDBOX_ID];
     /// The ids of the containers of a restored pod.
     RESTORED_CONTAINERS = [restore_pod_response::RESTORED_CONTAINERS, restored_container::CONTAINER_ID];
-    /// The mount point of a image filesystem.
+    /// The mount point of an image filesystem.
     IMAGE_MOUNTPOINT = [
         image_fs_info_response::IMAGE_FILESYSTEMS, filesystem_usage::FS_ID, filesystem_identifier::MOUNTPOINT,
     ];
