@@ -157,7 +157,7 @@ fn only_the_route_lesson_and_plan_of_a_call_match_on_goes_and_then() {
     }
 }
 
-/// The crates of the commands, which are no part of the library.
+/// The crates of the commands, which are not part of the library.
 const COMMANDS: [&str; 2] = ["ctl", "node"];
 
 /// The files of the crates of the commands.

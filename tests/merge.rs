@@ -26,7 +26,7 @@ fn a_tag_whose_length_takes_two_bytes_is_the_same_tag() {
 }
 
 #[test]
-fn a_feature_that_is_no_bool_is_dropped_and_the_others_stay() {
+fn a_feature_that_is_not_a_bool_is_dropped_and_the_others_stay() {
     let text = [9 << 3 | 2, 1, b'x'];
     let features = Bytes::from([&[1 << 3, 1], text.as_slice()].concat());
     let common = merge::common_features(&[features.clone(), features], OF_RUNTIME).unwrap();

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_whose_name_is_no_label_value_has_a_note() {
+    fn a_runtime_whose_name_is_not_a_label_value_has_a_note() {
         let mut labels = NodeLabels::default();
         let mut offer = Offer {
             labels: &mut labels,

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_no_traceparent_has_no_trace() {
+    fn a_header_that_is_not_a_traceparent_has_no_trace() {
         for text in [
             String::new(),
             TRACE.to_owned(),

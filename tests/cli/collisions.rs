@@ -228,7 +228,7 @@ fn check_node_names_the_subnet_of_crio() {
 }
 
 #[test]
-fn check_node_notes_what_is_no_problem() {
+fn check_node_notes_what_is_not_a_problem() {
     let (_, shown) = check([NOTHING; 2], ["10.66.0.0/16", "10.67.0.0/16"]);
     for note in [
         "/run/containerd/s, /run/containerd/runc: several containerds have",

@@ -174,7 +174,7 @@ async fn criswitchs_own_socket_is_recognized_by_its_path_or_its_answer() {
 }
 
 #[tokio::test]
-async fn a_path_that_is_no_cri_socket_is_reported_with_the_cause() {
+async fn a_path_that_is_not_a_cri_socket_is_reported_with_the_cause() {
     let node = Node::new().with(CONTAINERD, containerd(["runc"]));
     std::fs::write(node.path(CRIO), "").unwrap();
     drop(std::os::unix::net::UnixListener::bind(node.path("run/cri-dockerd.sock")).unwrap());

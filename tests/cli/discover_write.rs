@@ -89,7 +89,7 @@ async fn discover_rejects_a_listen_that_the_daemon_would_reject() {
 }
 
 #[test]
-fn a_socket_that_is_no_path_is_wrong_usage() {
+fn a_socket_that_is_not_a_path_is_wrong_usage() {
     let outcome = run(&["discover", "run/a.sock"]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (64, ""));
     expect![[r#"

@@ -493,7 +493,7 @@ async fn a_handler_with_the_name_of_an_unknown_runtime_is_never_runc() {
 }
 
 #[tokio::test]
-async fn a_protocol_or_a_value_that_the_kernel_has_once_is_no_yes() {
+async fn a_protocol_or_a_value_that_the_kernel_has_once_is_not_a_yes() {
     let node = Three::start();
     let pod = node
         .pod("containers: [{ name: c, image: i, ports: [{ containerPort: 38412, protocol: SCTP }] }]")

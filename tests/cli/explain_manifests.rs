@@ -143,7 +143,7 @@ async fn the_node_selector_of_a_runtime_class_counts_for_its_pods() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_manifest_hides_no_other_file() {
+async fn a_file_that_is_not_a_manifest_hides_no_other_file() {
     let node = Three::start();
     node.file("chart/values.yaml", "image: web\n");
     node.file(

@@ -225,7 +225,7 @@ async fn a_file_may_be_a_directory_and_large_and_must_be_text() {
 }
 
 #[tokio::test]
-async fn a_field_that_a_runtime_or_a_kubelet_may_not_know_is_no_yes() {
+async fn a_field_that_a_runtime_or_a_kubelet_may_not_know_is_not_a_yes() {
     let node = Three::start();
     let annotated =
         |key: &str| POD.replace("name: p", &format!("name: p, annotations: {{ {key}: x }}"));

@@ -129,7 +129,7 @@ fn manifests_warns_of_runtime_classes_of_the_cluster_with_a_different_handler() 
 }
 
 #[test]
-fn a_file_without_a_list_of_runtime_classes_is_no_proof_that_no_class_clashes() {
+fn a_file_without_a_list_of_runtime_classes_is_not_proof_that_no_class_clashes() {
     let files = main_file(TABLE);
     let (main, file) = (files.main(), files.main().with_file_name("classes.yaml"));
     let no_list =

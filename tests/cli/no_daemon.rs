@@ -62,7 +62,7 @@ async fn an_error_without_a_daemon_names_what_to_check() {
 
 #[cfg(unix)] // The server of the test has a Unix socket.
 #[tokio::test]
-async fn a_server_that_is_no_runtime_is_named_with_its_socket() {
+async fn a_server_that_is_not_a_runtime_is_named_with_its_socket() {
     let files = Files::new();
     let socket = files.path("socket");
     listens_on(&files, &socket);

@@ -156,7 +156,7 @@ fn attributes_that_the_file_system_gives_to_new_files_are_no_changes_of_others()
     let socket = units.join("criswitch.socket");
     rustix::fs::getxattr(&socket, "system.posix_acl_access", &mut list).unwrap();
     assert_eq!(status(&machine)["state"], "installed");
-    // A SELinux policy may label files later. That is no drift.
+    // A SELinux policy may label files later. That is not drift.
     set(
         &machine.at(CONFIG),
         "security.selinux",

@@ -256,7 +256,7 @@ async fn a_node_that_is_as_specified_is_ready() {
 }
 
 #[tokio::test]
-async fn a_runtime_of_the_kubelet_that_is_no_backend_is_named() {
+async fn a_runtime_of_the_kubelet_that_is_not_a_backend_is_named() {
     let machine = running(&containerd()).await;
     let other = KUBELET.replace("criswitch/criswitch", "crio/crio");
     let machine = machine.with("/var/lib/kubelet/config.yaml", &other);

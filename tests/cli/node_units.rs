@@ -235,7 +235,7 @@ ExecStart=/usr/local/bin/k3s agent --container-runtime-endpoint=unix:///run/crio
 }
 
 #[test]
-fn a_flag_with_one_dash_is_no_flag_of_the_kubelet_and_is_a_problem() {
+fn a_flag_with_one_dash_is_not_a_flag_of_the_kubelet_and_is_a_problem() {
     for (flag, problem) in [
         (
             "-container-runtime-endpoint=unix:///run/crio.sock",

@@ -128,7 +128,7 @@ fn a_socket_path_with_a_blank_at_its_end_is_an_error() {
 
 #[cfg(unix)] // Windows has different system directories.
 #[test]
-fn a_directory_of_the_system_is_no_directory_for_the_state() {
+fn a_directory_of_the_system_is_not_a_directory_for_the_state() {
     fails_with(
         "default_handler = 'a'
         runtime_dir = '/'

@@ -14,7 +14,7 @@ fn row_problems(fields: &str, expected: Expect) {
 }
 
 #[test]
-fn a_text_that_is_no_quantity_is_reported() {
+fn a_text_that_is_not_a_quantity_is_reported() {
     for cpu in [
         "",
         "-1",

@@ -90,7 +90,7 @@ fn an_empty_table_is_reported() {
 }
 
 #[test]
-fn criswitchs_own_socket_is_no_backend() {
+fn criswitchs_own_socket_is_not_a_backend() {
     fails_with(
         "default_handler = 'a'
         [handlers]

@@ -50,7 +50,7 @@ fn a_bad_name_is_reported() {
 
 #[cfg(unix)] // The values are paths of sockets.
 #[test]
-fn a_text_that_is_no_socket_path_is_reported() {
+fn a_text_that_is_not_a_socket_path_is_reported() {
     let long = format!("/run/{}", "x".repeat(103));
     fails_with(
         &format!(
@@ -186,7 +186,7 @@ fn a_wait_beyond_its_limit_is_reported() {
 
 #[cfg(unix)] // Windows has no numeric user ids.
 #[test]
-fn a_number_that_is_no_user_id_is_reported() {
+fn a_number_that_is_not_a_user_id_is_reported() {
     fails_with(
         &format!("allow_uids = [0, -1, 4294967294, 4294967295, 99999999999999999999]\n{RUNC}"),
         expect![[r#"

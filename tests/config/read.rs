@@ -315,7 +315,7 @@ fn only_drop_ins_are_read_and_in_the_order_of_their_names() {
 }
 
 #[test]
-fn a_byte_order_mark_is_no_problem() {
+fn a_byte_order_mark_is_not_a_problem() {
     load(&format!("\u{feff}{RUNC}"));
 }
 

@@ -8,10 +8,22 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use crate::{at, documents, shipped};
 
 /// Words that a reader has to decode, and their plain replacements.
-const UNPLAIN: [(&str, &str); 3] = [
+const UNPLAIN: [(&str, &str); 5] = [
+    ("also if", "even if"),
+    ("is no", "is not a"),
     ("told", "reported, shown"),
     ("the switch", "criswitch"),
     ("by itself", "automatically"),
+];
+
+/// Phrases that are plain although they contain such a word.
+const PLAIN: [&str; 6] = [
+    "there is no ",
+    "is no larger",
+    "is no longer",
+    "refuse connections",
+    "refuses connections",
+    "connection refused",
 ];
 
 /// The sentences of a document, without code and in lower case.
@@ -79,8 +91,12 @@ pub(crate) fn unplain(name: &str, text: &str) -> Vec<String> {
     found(&UNPLAIN, name, text)
 }
 
-/// Finds the words of `unplain` in a lower-case text. Each result begins with the name of the text.
+/// Finds the words of `unplain` in a lower-case text, except in the phrases of [`PLAIN`]. Each result begins with the
+/// name of the text.
 pub(crate) fn found(unplain: &[(&str, &str)], name: &str, text: &str) -> Vec<String> {
+    let text = PLAIN
+        .iter()
+        .fold(text.to_owned(), |text, plain| text.replace(plain, ""));
     let words: Vec<_> = text.split(|char: char| !char.is_alphanumeric()).collect();
     let text = format!(" {} ", words.join(" "));
     let unplain = unplain

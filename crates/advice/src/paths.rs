@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_file_that_a_pod_may_write_is_no_directory() {
+    fn a_single_file_that_a_pod_may_write_is_not_a_directory() {
         for (path, kind, is_file) in [
             ("/data/app.db", "FileOrCreate", true),
             ("/etc/hosts", "File", false),

@@ -30,7 +30,7 @@ pub struct Node {
     /// crictl's runtime endpoint, if it is configured.
     crictl: Option<Setting>,
     findings: Vec<Finding>,
-    /// Facts about the runtimes that an operator should know, and that are no problems.
+    /// Facts about the runtimes that an operator should know, and that are not problems.
     notes: Vec<Finding>,
 }
 

@@ -114,7 +114,7 @@ async fn a_failed_creation_is_logged_with_the_pods_name_while_the_backend_is_dow
 }
 
 #[tokio::test]
-async fn a_removal_that_finds_nothing_is_no_warning() {
+async fn a_removal_that_finds_nothing_is_not_a_warning() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     let pod = rig.run_pod("kata", "web").await;
@@ -128,7 +128,7 @@ async fn a_removal_that_finds_nothing_is_no_warning() {
 }
 
 #[tokio::test]
-async fn a_call_cancelled_by_its_client_is_no_warning() {
+async fn a_call_cancelled_by_its_client_is_not_a_warning() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     give_up(&rig, &[]).await;
@@ -191,7 +191,7 @@ async fn failing_lists_are_one_warning_with_the_cause_and_their_recovery_is_logg
 }
 
 #[tokio::test]
-async fn a_list_that_a_runtime_lacks_is_no_warning() {
+async fn a_list_that_a_runtime_lacks_is_not_a_warning() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     for sim in ["runc", "kata"] {

@@ -224,7 +224,7 @@ async fn deadline_exceeded_names_the_backend_and_the_handler_of_a_call_by_id() {
 
 /// A backend that gets an invalid timeout resets the stream, which would look like a fault of the backend.
 #[tokio::test]
-async fn an_invalid_timeout_is_rejected_and_is_no_fault_of_a_backend() {
+async fn an_invalid_timeout_is_rejected_and_is_not_a_fault_of_a_backend() {
     let rig = crate::faults::runc_and_kata().await;
     rig.pods().await.unwrap();
     for timeout in ["", "1", "S", "-1S", "123456789S", "1h"] {

@@ -181,7 +181,7 @@ async fn a_default_that_hangs_only_on_status_keeps_its_last_status_for_30_s_too(
     is_not_ready(&status(&rig).await, rig.sim("runc"), "no Status within 1s");
 }
 
-/// A slow `Status` is no reason to report a node as not ready.
+/// A slow `Status` is not a reason to report a node as not ready.
 #[tokio::test]
 async fn a_default_that_is_always_late_with_status_is_asked_again_and_stays_ready() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;

@@ -194,7 +194,7 @@ async fn other_annotations_narrow_down_the_stores_of_an_unknown_pod() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_not_ready_is_no_candidate_for_an_unknown_pod() {
+async fn a_pod_that_is_not_ready_is_not_a_candidate_for_an_unknown_pod() {
     let (rig, _, boxed) = two_pods().await;
     rig.stop_pod(&boxed).await.unwrap();
     rig.pods().await.unwrap();

@@ -151,7 +151,7 @@ fn comment(text: &str) -> String {
     wrapped(text, "# ", "# ")
 }
 
-/// Wraps a comment so that every line begins with `#`, also if a backend's text has line breaks.
+/// Wraps a comment so that every line begins with `#`, even if a backend's text has line breaks.
 fn wrapped(text: &str, first: &str, further: &str) -> String {
     let options = Options::new(WIDTH)
         .initial_indent(first)

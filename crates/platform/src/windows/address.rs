@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_pipe_is_no_socket() {
+    fn an_absent_pipe_is_not_a_socket() {
         let error = socket_at(Path::new(r"\\.\pipe\criswitch-absent")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }

@@ -29,7 +29,7 @@ pub enum Next {
 /// The role of a backend in the previous instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Before {
-    /// The runtime was no backend.
+    /// The runtime was not a backend.
     Absent,
     /// The backend was not joined.
     Out,

@@ -96,7 +96,7 @@ runtime_list() {
   done
 }
 
-@test "statsp of one pod is the reply of its containerd, also if it is an error" {
+@test "statsp of one pod is the reply of its containerd, even if it is an error" {
   for handler in $HANDLERS; do
     same_outcome "$(owner_of "$handler")" statsp -o json --id "$(kept "$handler")"
   done
