@@ -246,21 +246,24 @@ check_lints() {
     cargo metadata --quiet --locked --format-version 1 --manifest-path tests/fuzz/Cargo.toml >/dev/null
 }
 
-# Prints how often the sources have idioms that slow a reader down, per 1,000 lines without tests.
-# Fails if a name is bound again, or a closure has a name, more often than the goal allows.
+# Prints how often the sources have idioms that slow a reader down, per 1,000 lines without tests, and how long functions
+# are. Fails if there are more of the first three idioms than the goals allow. \x27 is a quote.
 count_idioms() {
   # shellcheck disable=SC2016 # A program of Perl.
   git ls-files 'src/*.rs' 'crates/*/src/*.rs' | grep -v '/tests\.rs$' | xargs perl -0777 -ne '
     s/#\[cfg\(test\)\]\nmod tests \{.*//s;
     $lines += tr/\n//;
-    s{//[^\n]*|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"}{}gs;
+    s{//[^\n]*|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|\x27(?:\\.[^\x27]*|[^\x27\\])\x27}{}gs;
     $again += () = /\blet (?:mut )?(\w+)(?::[^=;]*)? = [^;]*;\s*let (?:mut )?\1(?::[^=;]*)? =\s*\1\b/g;
     $closures += () = /\blet (?:mut )?\w+ =\s*(?:move )?\|[^|\n]*\|/g;
     $lets += () = /\blet\b/g;
+    $bools += () = /^\s*true\b[^\n]*=>/mg;
+    push @lengths, 1 + $1 =~ tr/\n// while /(?=(\bfn\s+\w+[^;{]*(\{(?:[^{}]++|(?2))*+\})))\bfn/g;
     END {
-      printf "per 1,000 of %d lines: names bound again %.1f (at most 0.5), closures with a name %.1f (at most 1.5), let %.0f (goal: 90)\n",
-        $lines, map { 1000 * $_ / $lines } $again, $closures, $lets;
-      exit 1 if $again > $lines * 0.0005 || $closures > $lines * 0.0015;
+      printf "per 1,000 of %d lines: names bound again %.1f (at most 0.5), closures with a name %.1f (at most 1.5), let %.0f (at most 90), match on a bool %.1f (goal: 0.2)\n",
+        $lines, map { 1000 * $_ / $lines } $again, $closures, $lets, $bools;
+      printf "99 of 100 functions have at most %d lines\n", (sort { $a <=> $b } @lengths)[@lengths * 0.99];
+      exit 1 if $again > $lines * 0.0005 || $closures > $lines * 0.0015 || $lets > $lines * 0.09;
     }'
 }
 

@@ -109,13 +109,13 @@ pub(super) fn steps(field: &str) -> Vec<PathStep<'_>> {
 pub(super) fn paths(field: &str) -> Vec<Vec<PathStep<'_>>> {
     let steps = steps(field);
     match steps.as_slice() {
-        [spec, first, rest @ ..] if first.is_list && first.name == "containers" => {
-            let lists = CONTAINERS.map(|name| PathStep {
+        [spec, first, rest @ ..] if first.is_list && first.name == "containers" => CONTAINERS
+            .map(|name| PathStep {
                 name,
                 is_list: true,
-            });
-            lists.map(|list| [&[*spec, list], rest].concat()).to_vec()
-        }
+            })
+            .map(|list| [&[*spec, list], rest].concat())
+            .to_vec(),
         _ => vec![steps],
     }
 }

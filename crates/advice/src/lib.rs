@@ -312,10 +312,14 @@ pub fn ignore_unused_volumes(pod: &mut Value) {
             .filter_map(|it| it.get("name").cloned())
             .collect()
     };
-    let containers = CONTAINERS.iter().flat_map(|list| items(spec, list));
-    let used: Vec<_> = containers.flat_map(uses).collect();
-    let volumes = spec.get_mut("volumes").and_then(Value::as_array_mut);
-    for volume in volumes
+    let used: Vec<_> = CONTAINERS
+        .iter()
+        .flat_map(|list| items(spec, list))
+        .flat_map(uses)
+        .collect();
+    for volume in spec
+        .get_mut("volumes")
+        .and_then(Value::as_array_mut)
         .into_iter()
         .flatten()
         .filter_map(Value::as_object_mut)
@@ -357,8 +361,11 @@ pub fn judge(pod: &Value, kind: Option<RuntimeKind>, facts: &Facts) -> Judgement
     judgement.findings.sort_by_key(|found| found.limit.effect);
     for family in FAMILIES {
         judged.extend(family.works(pod, kind));
-        let fields = family.any.iter().flat_map(|test| test.fields(pod));
-        let unknown = fields.filter(|field| !is_judged(&field.name, &judged));
+        let unknown = family
+            .any
+            .iter()
+            .flat_map(|test| test.fields(pod))
+            .filter(|field| !is_judged(&field.name, &judged));
         judgement
             .not_judged
             .extend(unknown.map(|field| field.to_string()));

@@ -329,9 +329,9 @@ impl HostPaths {
         found: &mut Vec<PodField<'p>>,
     ) {
         let path = text_of(host_path, "path");
-        let mounts = mounts(pod, host_path);
-        let (parts, whole): (Vec<_>, Vec<_>) =
-            mounts.into_iter().partition(|it| it.sub_path.is_some());
+        let (parts, whole): (Vec<_>, Vec<_>) = mounts(pod, host_path)
+            .into_iter()
+            .partition(|it| it.sub_path.is_some());
         let is_mounted = !whole.is_empty() || parts.is_empty();
         let is_unprivileged = whole.iter().any(|mount| !mount.is_privileged);
         if is_mounted && self.has(path, text_of(host_path, "type"), is_unprivileged) {
@@ -433,12 +433,15 @@ fn text_of<'p>(value: &'p Value, name: &str) -> &'p str {
 
 /// The name of the volume that has this part, such as its hostPath.
 fn name_of<'p>(spec: &'p Value, part: &Value) -> Option<&'p Value> {
-    let mut volumes = items(spec, "volumes");
-    let volume = volumes.find(|volume| {
-        let mut parts = volume.as_object().into_iter().flatten();
-        parts.any(|(_, it)| std::ptr::eq(it, part))
-    });
-    volume?.get("name")
+    items(spec, "volumes")
+        .find(|volume| {
+            volume
+                .as_object()
+                .into_iter()
+                .flatten()
+                .any(|(_, it)| std::ptr::eq(it, part))
+        })?
+        .get("name")
 }
 
 /// Whether an annotation tells gVisor that the containers of the pod share the volume with this part.
@@ -480,8 +483,7 @@ fn mounts<'p>(pod: &'p Value, part: &Value) -> Vec<VolumeMount<'p>> {
                 .enumerate()
                 .filter(|(_, mount)| mount.get("name") == Some(name));
             found.extend(mounts.map(|(index, mount)| {
-                let mut fields = ["subPath", "subPathExpr"].into_iter();
-                let sub_path = fields.find_map(|field| {
+                let sub_path = ["subPath", "subPathExpr"].into_iter().find_map(|field| {
                     let value = mount.get(field)?;
                     (!value.is_null() && value.as_str() != Some("")).then_some((field, value))
                 });

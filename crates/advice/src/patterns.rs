@@ -17,8 +17,9 @@ fn glob(pattern: &str, text: &str) -> bool {
         Some(rest) => (rest, text.len()),
         None => (rest, text.find('/').unwrap_or(text.len())),
     };
-    let mut tails = (0..=most).filter_map(|start| text.get(start..));
-    tails.any(|tail| glob(rest, tail))
+    (0..=most)
+        .filter_map(|start| text.get(start..))
+        .any(|tail| glob(rest, tail))
 }
 
 /// A regular expression, as a string literal of CEL, that matches the texts that are like one of these patterns.

@@ -81,13 +81,14 @@ pub fn unknown_fields(
     pod: &serde_json::Value,
     near: impl Fn(&str, &[&'static str]) -> Option<&'static str>,
 ) -> Vec<UnknownField> {
-    let places = PLACES.iter().flat_map(|(fields, known)| {
-        on(fields, Is::OtherKey(known))
-            .fields(pod)
-            .into_iter()
-            .map(move |field| (field.name, *known))
-    });
-    places
+    PLACES
+        .iter()
+        .flat_map(|(fields, known)| {
+            on(fields, Is::OtherKey(known))
+                .fields(pod)
+                .into_iter()
+                .map(move |field| (field.name, *known))
+        })
         .filter(|(name, _)| !is_further_resource(name))
         .map(|(name, known)| {
             let end = name.rsplit(['.', '[']).next().unwrap_or_default();

@@ -234,21 +234,27 @@ impl Is {
         let path = path.map(|path| Value::String(plain(path)));
         match self {
             Is::Entry(keys, values) => {
-                let like = entries.filter(|(key, value)| {
-                    let text = value.as_str().unwrap_or_default();
-                    is_like(keys, key) && (values.is_empty() || is_like(values, text))
-                });
-                found.extend(like.map(|(key, value)| PodField {
-                    name: entry(at, key),
-                    value,
-                }));
+                found.extend(
+                    entries
+                        .filter(|(key, value)| {
+                            let text = value.as_str().unwrap_or_default();
+                            is_like(keys, key) && (values.is_empty() || is_like(values, text))
+                        })
+                        .map(|(key, value)| PodField {
+                            name: entry(at, key),
+                            value,
+                        }),
+                );
             }
             Is::OtherKey(keys) => {
-                let others = entries.filter(|(key, _)| !keys.contains(&key.as_str()));
-                found.extend(others.map(|(key, value)| PodField {
-                    name: entry(at, key),
-                    value,
-                }));
+                found.extend(
+                    entries
+                        .filter(|(key, _)| !keys.contains(&key.as_str()))
+                        .map(|(key, value)| PodField {
+                            name: entry(at, key),
+                            value,
+                        }),
+                );
             }
             Is::HostPath(paths) => paths.find(pod, value, at, found),
             Is::Mounted(mounting) if !mounting.met(pod, value) => {}

@@ -35,8 +35,10 @@ impl NodeVerdict {
                 backends: backend_names(state, |backend| failing(state, backend).is_some()),
             };
         }
-        let backends = state.backends.iter();
-        let reasons = backends.filter_map(|backend| degraded(state, backend));
+        let reasons = state
+            .backends
+            .iter()
+            .filter_map(|backend| degraded(state, backend));
         if let Some(reasons) = first([reasons.collect(), conditions]) {
             return NodeVerdict {
                 level: match state.node_not_ready_seconds {
@@ -165,9 +167,11 @@ fn failing_rpcs(backend: &Backend) -> String {
 }
 
 fn effect(state: &State, backend: &Backend) -> String {
-    let mut handlers = state.handlers.iter();
-    let default = handlers.find(|row| row.name == state.default_handler);
-    let is_default = default.is_some_and(|row| row.backend == backend.name);
+    let is_default = state
+        .handlers
+        .iter()
+        .find(|row| row.name == state.default_handler)
+        .is_some_and(|row| row.backend == backend.name);
     match (is_default, backend.joined) {
         (true, _) => {
             "calls for its pods fail, and after 30 s without an answer the node becomes NotReady"

@@ -154,10 +154,11 @@ impl Running {
             container_id: id.to_owned(),
             verbose: false,
         };
-        let reply = self
+        Ok(self
             .answer("ContainerStatus", self.runtime().container_status(request))
-            .await?;
-        Ok(reply.status.unwrap_or_default())
+            .await?
+            .status
+            .unwrap_or_default())
     }
 
     /// Makes the daemon reload its configuration.
@@ -305,8 +306,10 @@ pub fn handler_of<'a>(
     owners: &HashMap<&str, &str>,
     pod: &'a PodSandbox,
 ) -> &'a str {
-    let mut rows = state.handlers.iter();
-    let default = rows.find(|row| row.name == state.default_handler);
+    let default = state
+        .handlers
+        .iter()
+        .find(|row| row.name == state.default_handler);
     let owner = owners.get(pod.id.as_str()).copied();
     match default {
         Some(row) if pod.runtime_handler.is_empty() && owner == Some(&row.backend) => &row.name,

@@ -64,8 +64,10 @@ impl Config {
             .iter()
             .filter(|backend| backend.stale_lists.is_zero())
             .map(|backend| {
-                let what = format!("backend {:?} has stale_lists = \"0s\": {why}", backend.name);
-                at(backend.origin.as_ref(), &what)
+                at(
+                    backend.origin.as_ref(),
+                    &format!("backend {:?} has stale_lists = \"0s\": {why}", backend.name),
+                )
             })
             .collect()
     }
@@ -114,17 +116,21 @@ impl Config {
     }
 
     fn without_cri(&self) -> Vec<String> {
-        let backends = self.table.backends.iter();
-        let found = backends.filter_map(|backend| {
-            let name = backend.socket.path().file_name()?.to_str()?;
-            let (_, program, instead) = WITHOUT_CRI.iter().find(|(its, ..)| *its == name)?;
-            let what = format!(
-                "backend {:?} is the socket of {program}, which has no CRI; try {instead}",
-                backend.name
-            );
-            Some(at(backend.origin.as_ref(), &what))
-        });
-        found.collect()
+        self.table
+            .backends
+            .iter()
+            .filter_map(|backend| {
+                let name = backend.socket.path().file_name()?.to_str()?;
+                let (_, program, instead) = WITHOUT_CRI.iter().find(|(its, ..)| *its == name)?;
+                Some(at(
+                    backend.origin.as_ref(),
+                    &format!(
+                        "backend {:?} is the socket of {program}, which has no CRI; try {instead}",
+                        backend.name
+                    ),
+                ))
+            })
+            .collect()
     }
 
     fn unmapped_user(&self) -> Option<String> {

@@ -262,9 +262,11 @@ impl Checker<'_> {
     fn socket(&mut self, text: &Placed<String>, listen: Option<&Address>) -> Option<Address> {
         let socket = self.parsed(text, value::address)?;
         if listen.is_some_and(|listen| listen.identity().is(&socket.identity())) {
-            let what = format!("{socket} is criswitch's own socket (\"listen\")");
-            self.problems
-                .report(&text.place, what, "the socket of a container runtime");
+            self.problems.report(
+                &text.place,
+                format!("{socket} is criswitch's own socket (\"listen\")"),
+                "the socket of a container runtime",
+            );
         }
         Some(socket)
     }
@@ -272,8 +274,11 @@ impl Checker<'_> {
     fn handlers(&mut self, known: &[KnownBackend]) -> Vec<Handler> {
         if self.written.handlers.is_empty() && !self.written.partial {
             let place = self.written.handlers_at.as_ref().unwrap_or(self.main);
-            let hint = format!("[handlers] with a row such as runc = {:?}", paths::BACKEND);
-            self.problems.report(place, "no handler is defined", hint);
+            self.problems.report(
+                place,
+                "no handler is defined",
+                format!("[handlers] with a row such as runc = {:?}", paths::BACKEND),
+            );
         }
         // Maps each RuntimeClass to the last row so far that has it.
         let mut classes = HashMap::new();
@@ -399,8 +404,11 @@ impl Checker<'_> {
             let hint = nearest(&default.value, names)
                 .unwrap_or_else(|| "a row for it under [handlers]".to_owned());
             let name = &default.value;
-            let what = format!("\"default_handler\" is {name:?}, which is not in [handlers]");
-            self.problems.report(&default.place, what, hint);
+            self.problems.report(
+                &default.place,
+                format!("\"default_handler\" is {name:?}, which is not in [handlers]"),
+                hint,
+            );
         }
         Some(default.value.clone())
     }
@@ -419,9 +427,11 @@ impl Checker<'_> {
 
     fn second_name(&mut self, row: &DefinedKey<BackendRow>, first: &KnownBackend) {
         let (name, first, place) = (&row.name.value, &first.name.value, &first.name.place);
-        let what = format!("backend {name:?} has the same socket as {first:?} at {place}");
-        self.problems
-            .report(&row.name.place, what, "one name for both");
+        self.problems.report(
+            &row.name.place,
+            format!("backend {name:?} has the same socket as {first:?} at {place}"),
+            "one name for both",
+        );
     }
 
     fn name_clash(&mut self, socket: &Placed<String>, other: &KnownBackend) {
@@ -458,9 +468,10 @@ fn arrange(mut handlers: Vec<Handler>, known: &[KnownBackend], default: &str) ->
     let default = handlers.iter().find(|row| row.name == default)?.clone();
     let mut backends: Vec<_> = known.iter().filter_map(|it| it.config.clone()).collect();
     backends.sort_by_cached_key(|backend| {
-        let mut mentioned = iter::once(&default).chain(&handlers);
-        let place = mentioned.position(|row| row.backend == backend.id);
-        place.unwrap_or(usize::MAX)
+        iter::once(&default)
+            .chain(&handlers)
+            .position(|row| row.backend == backend.id)
+            .unwrap_or(usize::MAX)
     });
     handlers.sort_by(|a, b| a.name.cmp(&b.name));
     Some(Table {

@@ -35,8 +35,10 @@ pub fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
             continue;
         }
         if paths.len() == MOST_DROP_INS {
-            let what = format!("it has more than {MOST_DROP_INS} files *.toml");
-            return Err(io::Error::new(ErrorKind::QuotaExceeded, what));
+            return Err(io::Error::new(
+                ErrorKind::QuotaExceeded,
+                format!("it has more than {MOST_DROP_INS} files *.toml"),
+            ));
         }
         paths.push(folder.join(name));
     }
@@ -47,15 +49,15 @@ pub fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
 /// The files in `folder` that are not drop-ins because of their names: at most `MOST_DROP_INS`, sorted by name. Files
 /// of editors are skipped.
 pub(super) fn not_drop_ins(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten();
-    let names = entries
+    let mut paths: Vec<_> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
         .filter_map(|entry| Some(entry.ok()?.file_name()))
         .filter(|name| {
             let of_editor = name.as_encoded_bytes().starts_with(b".")
                 || name.as_encoded_bytes().ends_with(b"~");
             !is_drop_in(name) && !of_editor
-        });
-    let mut paths: Vec<_> = names
+        })
         .map(|name| folder.join(name))
         .take(MOST_DROP_INS)
         .filter(|path| path.is_file())
@@ -94,8 +96,10 @@ fn whole(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MOST_BYTES {
-        let what = format!("it is larger than {} MiB", MOST_BYTES >> 20);
-        return Err(io::Error::new(ErrorKind::FileTooLarge, what));
+        return Err(io::Error::new(
+            ErrorKind::FileTooLarge,
+            format!("it is larger than {} MiB", MOST_BYTES >> 20),
+        ));
     }
     Ok(bytes)
 }

@@ -34,11 +34,12 @@ pub(super) fn read(main: &Path, problems: &mut Problems) -> Vec<ConfigFile> {
         unreadable(&Place::start(1, &folder), &error, problems);
         Vec::new()
     });
-    let paths = [main.to_path_buf()].into_iter().chain(drop_ins);
-    let files = paths
+    [main.to_path_buf()]
+        .into_iter()
+        .chain(drop_ins)
         .enumerate()
-        .filter_map(|(index, path)| file(index, &path, problems));
-    files.collect()
+        .filter_map(|(index, path)| file(index, &path, problems))
+        .collect()
 }
 
 fn file(index: usize, path: &Path, problems: &mut Problems) -> Option<ConfigFile> {

@@ -123,8 +123,10 @@ impl RuntimeKind {
 }
 
 fn kind_in(kinds: &[(&str, RuntimeKind)], name: &str) -> Option<RuntimeKind> {
-    let found = kinds.iter().find(|(known, _)| *known == name);
-    found.map(|(_, kind)| *kind)
+    kinds
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, kind)| *kind)
 }
 
 /// The name of the shim that containerd starts for a runtime type, such as `kata` for `io.containerd.kata.v2`.

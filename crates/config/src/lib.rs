@@ -233,8 +233,9 @@ impl Config {
     pub fn of_texts(texts: &[(&Path, &[u8])]) -> Result<Config, Problems> {
         let mut problems = Problems::default();
         let main = texts.first().map_or(Path::new(""), |(path, _)| path);
-        let texts = texts.iter().enumerate();
         let files: Vec<_> = texts
+            .iter()
+            .enumerate()
             .filter_map(|(index, (path, text))| {
                 files::decode_file(Place::start(index, path), text.to_vec(), &mut problems)
             })

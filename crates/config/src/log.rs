@@ -70,8 +70,10 @@ pub(super) fn levels(text: &str) -> Result<LogLevels, InvalidValue> {
             None => all.replace(level(part)?).is_some(),
         };
         if twice {
-            let what = format!("{part:?} sets a level that is already set earlier in this text");
-            return Err(invalid_value(what, "removing one of the two"));
+            return Err(invalid_value(
+                format!("{part:?} sets a level that is already set earlier in this text"),
+                "removing one of the two",
+            ));
         }
     }
     let all = all.unwrap_or(DEFAULT_LEVEL);

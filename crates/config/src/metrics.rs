@@ -26,12 +26,16 @@ pub(super) fn listen(text: &str) -> Result<Option<MetricsListen>, InvalidValue> 
         return value::address(text).map(|socket| Some(MetricsListen::Socket(socket)));
     }
     let address: SocketAddr = text.parse().map_err(|_| {
-        let what = format!("{text:?} is neither an address with a port nor a socket's path");
-        invalid_value(what, EXAMPLE)
+        invalid_value(
+            format!("{text:?} is neither an address with a port nor a socket's path"),
+            EXAMPLE,
+        )
     })?;
     if address.port() == 0 {
-        let what = format!("{address} has no fixed port: the port would change at each start");
-        return Err(invalid_value(what, EXAMPLE));
+        return Err(invalid_value(
+            format!("{address} has no fixed port: the port would change at each start"),
+            EXAMPLE,
+        ));
     }
     Ok(Some(MetricsListen::Tcp(address)))
 }

@@ -228,10 +228,9 @@ pub(super) fn nearest<'k>(
 pub fn near<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
     let folded = written.to_lowercase();
     let slips = folded.chars().count().div_ceil(3);
-    let distances = known
+    known
         .iter()
-        .map(|name| (strsim::damerau_levenshtein(&folded, name), *name));
-    distances
+        .map(|name| (strsim::damerau_levenshtein(&folded, name), *name))
         .filter(|(distance, _)| *distance <= slips)
         .min()
         .map(|(_, name)| name)
@@ -245,8 +244,11 @@ pub fn is_slip(written: &str, known: &str) -> bool {
 }
 
 fn quoted(names: &[&str]) -> String {
-    let shown = names.iter().take(MOST_NAMES);
-    let mut quoted: Vec<String> = shown.map(|name| format!("{name:?}")).collect();
+    let mut quoted: Vec<String> = names
+        .iter()
+        .take(MOST_NAMES)
+        .map(|name| format!("{name:?}"))
+        .collect();
     if names.len() > MOST_NAMES {
         quoted.push("...".to_owned());
     }

@@ -128,8 +128,11 @@ impl Specification {
         let mut problems = Problems::default();
         let start = Place::start(0, path);
         let bytes = disk::bytes(path).unwrap_or_else(|error| {
-            let what = format_args!("cannot be read: {error}");
-            problems.report(&start, what, "a readable file after --spec");
+            problems.report(
+                &start,
+                format_args!("cannot be read: {error}"),
+                "a readable file after --spec",
+            );
             Vec::new()
         });
         let file = files::decode_file(start.clone(), bytes, &mut problems)
@@ -171,8 +174,11 @@ impl Specification {
         };
         let mut own = vec![name.span(), value.span()];
         let DeValue::Table(entries) = value.get_ref() else {
-            let what = format_args!("{TABLE:?} is not a table");
-            problems.report(&file.place(name.span().start), what, "[node]");
+            problems.report(
+                &file.place(name.span().start),
+                format_args!("{TABLE:?} is not a table"),
+                "[node]",
+            );
             return own;
         };
         for (key, value) in entries {
@@ -234,18 +240,20 @@ impl Specification {
 /// numbers.
 fn without(text: &str, own: &[Range<usize>]) -> String {
     let mut next = 0;
-    let lines = text.split_inclusive('\n').map(|line| {
-        let start = next;
-        next += line.len();
-        let is_own = own.iter().any(|part| part.start < next && start < part.end);
-        if is_own { "\n" } else { line }
-    });
-    lines.collect()
+    text.split_inclusive('\n')
+        .map(|line| {
+            let start = next;
+            next += line.len();
+            let is_own = own.iter().any(|part| part.start < next && start < part.end);
+            if is_own { "\n" } else { line }
+        })
+        .collect()
 }
 
 fn tries(text: &str) -> Result<Tries, InvalidValue> {
-    let known = Tries::VARIANTS.iter().find(|tries| tries.as_ref() == text);
-    known
+    Tries::VARIANTS
+        .iter()
+        .find(|tries| tries.as_ref() == text)
         .copied()
         .ok_or_else(|| invalid_value(format!("{text:?} is not a kind of try"), TRIES))
 }
@@ -254,8 +262,10 @@ fn machine_id(text: &str) -> Result<String, InvalidValue> {
     if text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(text.to_owned());
     }
-    let what = format!("{text:?} is not the id of a machine");
-    Err(invalid_value(what, MACHINE_ID))
+    Err(invalid_value(
+        format!("{text:?} is not the id of a machine"),
+        MACHINE_ID,
+    ))
 }
 
 fn accepted(text: &str, findings: &[&str]) -> Result<String, InvalidValue> {
@@ -263,13 +273,17 @@ fn accepted(text: &str, findings: &[&str]) -> Result<String, InvalidValue> {
         return Ok(text.to_owned());
     }
     let hint = nearest(text, findings.iter().copied()).unwrap_or_default();
-    let what = format!("{text:?} is not an acceptable finding");
-    Err(invalid_value(what, &hint))
+    Err(invalid_value(
+        format!("{text:?} is not an acceptable finding"),
+        &hint,
+    ))
 }
 
 fn generation(text: &str) -> Result<u64, InvalidValue> {
     text.parse().map_err(|_| {
-        let what = format!("{text:?} is not the number of a specification");
-        invalid_value(what, "7")
+        invalid_value(
+            format!("{text:?} is not the number of a specification"),
+            "7",
+        )
     })
 }

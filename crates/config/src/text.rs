@@ -104,8 +104,7 @@ impl Written {
     pub(super) fn listen(files: &[ConfigFile]) -> Option<Address> {
         files.iter().find_map(|file| {
             let (table, _) = DeTable::parse_recoverable(&file.text);
-            let text = table.get_ref().get("listen")?.get_ref().as_str()?;
-            value::listen(text).ok()
+            value::listen(table.get_ref().get("listen")?.get_ref().as_str()?).ok()
         })
     }
 
@@ -203,9 +202,11 @@ impl Walk<'_> {
         if keys::written("", entry.key).is_none() || can_be_row(table, entry) {
             return false;
         }
-        let what = format!("{:?} is a top-level key, not a key of [{table}]", entry.key);
-        self.problems
-            .report(&entry.at, what, "moving it above the first [table]");
+        self.problems.report(
+            &entry.at,
+            format!("{:?} is a top-level key, not a key of [{table}]", entry.key),
+            "moving it above the first [table]",
+        );
         // Reads the value, so that its problems are reported and the key does not count as missing.
         self.key("", entry);
         true
@@ -213,8 +214,11 @@ impl Walk<'_> {
 
     fn too_many(&mut self, entry: &KeyValue<'_>) {
         self.written.partial = true;
-        let what = format!("the tables have more than {MOST_ROWS} rows");
-        self.problems.report(&entry.at, what, "fewer rows");
+        self.problems.report(
+            &entry.at,
+            format!("the tables have more than {MOST_ROWS} rows"),
+            "fewer rows",
+        );
     }
 
     fn key(&mut self, table: &str, entry: &KeyValue<'_>) {
@@ -304,8 +308,11 @@ impl Walk<'_> {
     }
 
     fn wrong_type(&mut self, entry: &KeyValue<'_>, wanted: &str, example: impl Display) {
-        let what = format!("{:?} is {}, not {wanted}", entry.key, type_of(entry.value));
-        self.problems.report(&entry.value_at, what, example);
+        self.problems.report(
+            &entry.value_at,
+            format!("{:?} is {}, not {wanted}", entry.key, type_of(entry.value)),
+            example,
+        );
     }
 
     /// Reports a name that is not a key of the table.
@@ -334,8 +341,7 @@ impl Walk<'_> {
                 _ if is_of_other_row => write!(f, "this key in a row of [{other}]"),
                 (None, [only]) => write!(f, "{only:?}, the only key of [{table}]"),
                 (None, known) => {
-                    let hint = nearest(entry.key, known.iter().copied());
-                    f.write_str(&hint.unwrap_or_default())
+                    f.write_str(&nearest(entry.key, known.iter().copied()).unwrap_or_default())
                 }
             }
         });
@@ -343,9 +349,11 @@ impl Walk<'_> {
     }
 
     fn twice(&mut self, entry: &KeyValue<'_>, what: impl Display, first: &Place) {
-        let what = format!("{what} is already defined at {first}");
-        self.problems
-            .report(&entry.at, what, "removing one of the two");
+        self.problems.report(
+            &entry.at,
+            format!("{what} is already defined at {first}"),
+            "removing one of the two",
+        );
     }
 }
 

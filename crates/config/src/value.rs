@@ -69,8 +69,8 @@ pub(super) fn listen(text: &str) -> Result<Address, InvalidValue> {
 pub(super) fn kind(text: &str) -> Result<RuntimeKind, InvalidValue> {
     text.parse().map_err(|_| {
         let kinds = RuntimeKind::VARIANTS.iter().map(AsRef::as_ref);
-        let of_program = RuntimeKind::of_name(text).map(|kind| format!("{:?}", kind.as_ref()));
-        let hint = of_program
+        let hint = RuntimeKind::of_name(text)
+            .map(|kind| format!("{:?}", kind.as_ref()))
             .or_else(|| nearest(text, kinds))
             .unwrap_or_else(|| "\"other\"".to_owned());
         invalid_value(format!("{text:?} is not a kind of runtime"), &hint)
@@ -87,8 +87,10 @@ pub(super) fn label(kind: &str, name: &str) -> Result<(), InvalidValue> {
     if is_label(&meant) {
         hint = format!("{meant:?}: {hint}");
     }
-    let what = format!("{kind} name {name:?} is not a DNS label (RFC 1123)");
-    Err(invalid_value(what, &hint))
+    Err(invalid_value(
+        format!("{kind} name {name:?} is not a DNS label (RFC 1123)"),
+        &hint,
+    ))
 }
 
 fn is_label(name: &str) -> bool {
@@ -105,8 +107,10 @@ pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, InvalidValue> {
         _ if path.is_absolute() => return Ok(Some(path.into())),
         _ => "not an absolute path",
     };
-    let what = format!("{text:?} is {what}");
-    Err(invalid_value(what, paths::STATE_EXAMPLES[1]))
+    Err(invalid_value(
+        format!("{text:?} is {what}"),
+        paths::STATE_EXAMPLES[1],
+    ))
 }
 
 /// An absolute path of a file that node-feature-discovery reads; `None` if `text` is empty.
@@ -120,8 +124,10 @@ pub(super) fn labels_file(text: &str) -> Result<Option<PathBuf>, InvalidValue> {
         }
         _ => "a directory or a hidden file, which node-feature-discovery does not read",
     };
-    let what = format!("{text:?} is {what}");
-    Err(invalid_value(what, paths::LABELS_EXAMPLE))
+    Err(invalid_value(
+        format!("{text:?} is {what}"),
+        paths::LABELS_EXAMPLE,
+    ))
 }
 
 /// A duration as written in a file.
@@ -190,8 +196,10 @@ fn limited_duration(text: &str, limits: &Limits) -> Result<Duration, InvalidValu
     {
         let most = humantime::parse_duration(limits.most).unwrap_or(meant);
         let meant = if meant > most { limits.most } else { &lower };
-        let what = format!("{text:?} is not a duration: write the unit in lower case");
-        return Err(invalid_value(what, &format!("{meant:?}")));
+        return Err(invalid_value(
+            format!("{text:?} is not a duration: write the unit in lower case"),
+            &format!("{meant:?}"),
+        ));
     }
     let hint = format!("{:?}", suggested_duration(text));
     let duration = humantime::parse_duration(text)
@@ -200,16 +208,20 @@ fn limited_duration(text: &str, limits: &Limits) -> Result<Duration, InvalidValu
         return Err(too_large(text, "longer than", limits));
     }
     if duration.is_zero() && !limits.zero {
-        let what = format!("{text:?} is not longer than zero");
-        return Err(invalid_value(what, "\"2s\""));
+        return Err(invalid_value(
+            format!("{text:?} is not longer than zero"),
+            "\"2s\"",
+        ));
     }
     Ok(duration)
 }
 
 fn too_large(text: &str, is: &str, limits: &Limits) -> InvalidValue {
     let most = limits.most;
-    let what = format!("{text:?} is {is} the limit of {most}");
-    invalid_value(what, &format!("{most:?} or less"))
+    invalid_value(
+        format!("{text:?} is {is} the limit of {most}"),
+        &format!("{most:?} or less"),
+    )
 }
 
 /// The suggestion in the error about an invalid duration. A number without a unit becomes seconds if the result is at
@@ -232,17 +244,18 @@ pub(super) fn suggested_size(number: &str) -> String {
 /// A user, as a name or an id. The largest number is not an id: chown(2) takes it for "no change".
 pub(super) fn user(text: &str) -> Result<UserId, InvalidValue> {
     users::allowed(text).ok_or_else(|| {
-        let what = format!("{text} is not {}", users::A_USER_ID);
-        invalid_value(what, users::USER_ID_HINT)
+        invalid_value(
+            format!("{text} is not {}", users::A_USER_ID),
+            users::USER_ID_HINT,
+        )
     })
 }
 
 pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, InvalidValue> {
     if text.parse::<u64>().is_ok_and(|number| number > 0) {
-        let hint = format!("{:?}", suggested_size(text));
         return Err(invalid_value(
             format!("the size {text:?} has no unit"),
-            &hint,
+            &format!("{:?}", suggested_size(text)),
         ));
     }
     let size: ByteSize = text

@@ -110,11 +110,14 @@ pub fn configuration(info: &HashMap<String, String>) -> Option<Json> {
 /// driver.
 pub fn configured_cgroup_driver(configuration: &Json) -> Option<u64> {
     let default = configuration.pointer("/containerd/defaultRuntimeName")?;
-    let runtimes = configuration.pointer("/containerd/runtimes")?;
-    let handler = runtimes.get(default.as_str()?)?;
+    let handler = configuration
+        .pointer("/containerd/runtimes")?
+        .get(default.as_str()?)?;
     let is_runc = handler.get("runtimeType")?.as_str()?.contains(".runc.");
-    let systemd = handler.pointer("/options/SystemdCgroup");
-    let is_systemd = systemd.and_then(Json::as_bool).unwrap_or_default();
+    let is_systemd = handler
+        .pointer("/options/SystemdCgroup")
+        .and_then(Json::as_bool)
+        .unwrap_or_default();
     is_runc.then_some(if is_systemd { SYSTEMD } else { CGROUPFS })
 }
 

@@ -88,14 +88,19 @@ impl CheckArguments {
             Some(encoding) => encoding.document(json(&config, &daemon, probes, node.as_ref()))?,
             None if self.output.is_names() => {
                 let problems = problems(&config, &daemon, probes, node.as_ref());
-                let lines = problems.iter().filter_map(|it| it["what"].as_str());
-                terminal::print_stderr(&output::name_lines(lines));
+                terminal::print_stderr(&output::name_lines(
+                    problems.iter().filter_map(|it| it["what"].as_str()),
+                ));
                 handler_names(&config).into()
             }
-            None => {
-                let is_wide = self.output.is_wide();
-                text(&config, &daemon, probes, node.as_ref(), is_wide)?.into()
-            }
+            None => text(
+                &config,
+                &daemon,
+                probes,
+                node.as_ref(),
+                self.output.is_wide(),
+            )?
+            .into(),
         })?;
         Ok(Verdict::of(
             faults(&config, &daemon, probes, node.as_ref()) == 0,
@@ -188,8 +193,12 @@ fn problems(
 
 /// Warnings about a configuration that is valid.
 fn notes(config: &Config, daemon: &DaemonAnswer) -> Vec<String> {
-    let of_daemon = daemon.clone().unwrap_or_default();
-    [config.notes.clone(), config.advice(), of_daemon].concat()
+    [
+        config.notes.clone(),
+        config.advice(),
+        daemon.clone().unwrap_or_default(),
+    ]
+    .concat()
 }
 
 /// The number of problems of the daemon, the backends and the node. `None` means not checked. An unexpected user of a
@@ -462,8 +471,8 @@ fn mismatched_kinds(table: &Table, probes: &[Probe]) -> Vec<String> {
         .iter()
         .filter_map(|row| {
             let kind = row.kind.filter(|kind| *kind != RuntimeKind::Other)?;
-            let found = probe_of(table, probes, row.backend)?.as_ref().ok()?;
-            let started = found.runtime(&row.backend_handler)?.kind?;
+            let probed = probe_of(table, probes, row.backend)?.as_ref().ok()?;
+            let started = probed.runtime(&row.backend_handler)?.kind?;
             let is_same = kind == started || plain.contains(&kind) && plain.contains(&started);
             (!is_same).then(|| (&row.name, kind, started.title()))
         })
@@ -486,11 +495,13 @@ fn differing_cgroup_drivers(table: &Table, probes: &[Probe]) -> Vec<String> {
 
 /// The paths that the backends' runtimes share outside of the CRI.
 fn shared(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let sockets = table.backends.iter().map(|backend| &backend.socket);
-    collisions::all(&answered(table, probes), sockets)
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    collisions::all(
+        &answered(table, probes),
+        table.backends.iter().map(|backend| &backend.socket),
+    )
+    .iter()
+    .map(ToString::to_string)
+    .collect()
 }
 
 fn common_pods(table: &Table, probes: &[Probe]) -> Vec<String> {

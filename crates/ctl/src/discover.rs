@@ -69,8 +69,10 @@ struct Discovered {
 
 impl Discovered {
     fn places(&mut self) -> impl Iterator<Item = &mut SocketPlace> {
-        let backends = self.plan.backends.iter_mut().chain(&mut self.others);
-        backends
+        self.plan
+            .backends
+            .iter_mut()
+            .chain(&mut self.others)
             .map(|backend| &mut backend.place)
             .chain(self.silent.iter_mut().map(|(place, _)| place))
             .chain(&mut self.own)

@@ -65,8 +65,10 @@ const CODES: [(&str, &ExitCodes); 17] = [
 
 /// The codes of the command with this manual page.
 pub(super) fn of(page: &str) -> &'static ExitCodes {
-    let own = CODES.iter().find(|(name, _)| *name == page);
-    own.map_or(COMMON, |(_, codes)| codes)
+    CODES
+        .iter()
+        .find(|(name, _)| *name == page)
+        .map_or(COMMON, |(_, codes)| codes)
 }
 
 /// Adds the exit codes to the end of the command's help, and to the help of its subcommands.

@@ -187,8 +187,12 @@ impl NodeFacts {
         {
             return Ok(found.clone());
         }
-        let mut backends = table.backends.iter().filter(|it| it.auto_register);
-        match backends.find(|it| Some(it.socket.to_string()) == socket) {
+        match table
+            .backends
+            .iter()
+            .filter(|it| it.auto_register)
+            .find(|it| Some(it.socket.to_string()) == socket)
+        {
             Some(backend) if row.origin == AUTO_REGISTERED => {
                 Ok(Handler::auto_registered(&row.name, backend.id))
             }

@@ -79,8 +79,9 @@ impl LabelsArguments {
             }
             (.., Some(encoding)) => {
                 let problems: Vec<_> = labels.notes.iter().map(|it| output::problem(it)).collect();
-                let object = json!({ "labels": labels.labels, "problems": problems });
-                return print(encoding.document(object)?);
+                return print(
+                    encoding.document(json!({ "labels": labels.labels, "problems": problems }))?,
+                );
             }
             (None, None, None) => print(feature_file(&labels.labels)).map(drop)?,
         }
@@ -184,8 +185,9 @@ fn kubectl(node: &str, labels: &NodeLabels) -> SafeText {
 
 /// The name of a node is a DNS name. A shell may read the commands, so other characters are rejected.
 fn node(text: &str) -> Result<String, String> {
-    let mut bytes = text.bytes();
-    let has_only = bytes.all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'));
+    let has_only = text
+        .bytes()
+        .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'));
     let wrong = "not the name of a node; a name has a-z, 0-9, \"-\" and \".\"; try a name of `kubectl get nodes`";
     (has_only && !text.is_empty() && !text.starts_with('-'))
         .then(|| text.to_owned())

@@ -108,8 +108,7 @@ fn command_page(command: &Command) -> io::Result<ManPage> {
 fn documented(page: &str) -> Option<String> {
     let title = page.strip_prefix("criswitch-")?.replace('-', " ");
     let (_, section) = DOCUMENTED.split_once(&format!("# {title}\n\n"))?;
-    let paragraph = section.split("\n\n").next()?;
-    Some(without_links(&paragraph.replace('\n', " ")).replace('`', ""))
+    Some(without_links(&section.split("\n\n").next()?.replace('\n', " ")).replace('`', ""))
 }
 
 /// The text without the addresses of its links. It omits a link that is alone in parentheses.
@@ -118,10 +117,12 @@ fn without_links(mut markdown: &str) -> String {
     while let Some((before, link)) = markdown.split_once("](") {
         let (before, words) = before.rsplit_once('[').unwrap_or((before, ""));
         let (_, after) = link.split_once(')').unwrap_or_default();
-        let alone = before.strip_suffix(" (").zip(after.strip_prefix(')'));
-        let (before, words, after) = alone.map_or((before, words, after), |(before, after)| {
-            (before, "", after)
-        });
+        let (before, words, after) = before
+            .strip_suffix(" (")
+            .zip(after.strip_prefix(')'))
+            .map_or((before, words, after), |(before, after)| {
+                (before, "", after)
+            });
         text.extend([before, words]);
         markdown = after;
     }
@@ -129,8 +130,13 @@ fn without_links(mut markdown: &str) -> String {
 }
 
 fn description(command: &Command, own: &str, help: &str) -> String {
-    let about = command.get_about().map(ToString::to_string);
-    let first = format!("{}. {own}", about.unwrap_or_default());
+    let first = format!(
+        "{}. {own}",
+        command
+            .get_about()
+            .map(ToString::to_string)
+            .unwrap_or_default()
+    );
     help.split_terminator("\n\n")
         .filter(|block| !block.starts_with(EXAMPLES))
         .fold(first.trim_end().to_owned(), |text, block| {
@@ -179,8 +185,10 @@ fn configuration_page() -> io::Result<ManPage> {
         sections.control("SS", [title.as_str()]);
         of_table(table).for_each(|key| add_key(&mut sections, key));
     }
-    let rows = EXAMPLE.lines().filter(|line| !line.starts_with('#'));
-    show_examples(&mut sections, rows);
+    show_examples(
+        &mut sections,
+        EXAMPLE.lines().filter(|line| !line.starts_with('#')),
+    );
     page_of(command, FILE_FORMATS, "", sections)
 }
 

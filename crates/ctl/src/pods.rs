@@ -155,8 +155,10 @@ pub(super) async fn of_backend(
 
 fn pods_table(found: &[OwnedPod], is_wide: bool) -> anyhow::Result<String> {
     let width = if is_wide { HEADER.len() } else { NARROW };
-    let rows = found.iter().map(|found| found.row(is_wide));
-    columns(HEADER.split_at(width).0, rows)
+    columns(
+        HEADER.split_at(width).0,
+        found.iter().map(|found| found.row(is_wide)),
+    )
 }
 
 /// The listed pods that `wants` selects, with their owners, sorted by name.
@@ -166,17 +168,22 @@ fn owned_pods(
     wants: impl Fn(&OwnedPod) -> bool,
 ) -> Vec<OwnedPod> {
     let owners = owners(state);
-    let pods = listed.into_iter().map(|pod| {
-        let backend = owners.get(pod.id.as_str()).copied().unwrap_or_default();
-        let mut backends = state.backends.iter();
-        OwnedPod {
-            handler: handler_of(state, &owners, &pod).to_owned(),
-            cached: backends.any(|row| row.name == backend && row.pods_from_cache),
-            backend: backend.to_owned(),
-            pod,
-        }
-    });
-    let mut found: Vec<_> = pods.filter(wants).collect();
+    let mut found: Vec<_> = listed
+        .into_iter()
+        .map(|pod| {
+            let backend = owners.get(pod.id.as_str()).copied().unwrap_or_default();
+            OwnedPod {
+                handler: handler_of(state, &owners, &pod).to_owned(),
+                cached: state
+                    .backends
+                    .iter()
+                    .any(|row| row.name == backend && row.pods_from_cache),
+                backend: backend.to_owned(),
+                pod,
+            }
+        })
+        .filter(wants)
+        .collect();
     found.sort_by_cached_key(|found| (found.name(), found.pod.created_at));
     found
 }

@@ -42,8 +42,14 @@ impl ReloadArguments {
             return self.show_plan(&plan);
         }
         let response = block_on(ask(&self.daemon, "not reloaded", Running::reload))?;
-        let outcome = response.reload.as_ref().and_then(|it| it.result.as_ref());
-        ensure!(outcome.is_some(), UNKNOWN);
+        ensure!(
+            response
+                .reload
+                .as_ref()
+                .and_then(|it| it.result.as_ref())
+                .is_some(),
+            UNKNOWN
+        );
         let problems = problems(&response);
         match self.output.encoding() {
             Some(encoding) => print(encoding.document(json(&response)?)?).map(drop)?,
@@ -79,15 +85,17 @@ async fn ask<T>(
     failed: &str,
     request: impl AsyncFnOnce(&Running) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let connected = daemon.connect().await;
-    let running = connected.map_err(|error| match daemon.socket {
-        // Problems of the files need no context.
-        _ if error.is::<criswitch_config::Problems>() => error,
-        Some(_) => error.context(failed.to_owned()),
-        None => error.context(format!(
-            "{failed} (if you changed `listen`, restart criswitch or set `listen` back)"
-        )),
-    })?;
+    let running = daemon
+        .connect()
+        .await
+        .map_err(|error| match daemon.socket {
+            // Problems of the files need no context.
+            _ if error.is::<criswitch_config::Problems>() => error,
+            Some(_) => error.context(failed.to_owned()),
+            None => error.context(format!(
+                "{failed} (if you changed `listen`, restart criswitch or set `listen` back)"
+            )),
+        })?;
     same_file(&daemon.file.path, &running.state().await?)?;
     request(&running).await
 }
@@ -124,8 +132,10 @@ fn problems(response: &ReloadResponse) -> Option<&[Problem]> {
 fn json(response: &ReloadResponse) -> anyhow::Result<Json> {
     let mut json = serde_json::to_value(&response.reload)?;
     if let Some(json) = json.as_object_mut() {
-        let problems = problems(response).unwrap_or_default();
-        json.insert("problems".to_owned(), json!(problems));
+        json.insert(
+            "problems".to_owned(),
+            json!(problems(response).unwrap_or_default()),
+        );
         json.entry("changes").or_insert(Json::Null);
         json.insert(
             "restartProblems".to_owned(),
@@ -140,9 +150,10 @@ fn show(response: &ReloadResponse) -> anyhow::Result<()> {
         Some(reload::Result::Changes(changes)) => changes.lines.as_slice(),
         _ => &[],
     };
-    let lines = changes.iter().chain(&response.restart_problems);
     print(
-        lines
+        changes
+            .iter()
+            .chain(&response.restart_problems)
             .map(|line| terminal::wrapped_first(line))
             .collect::<String>(),
     )

@@ -46,8 +46,12 @@ fn below_each_other(row: &[String; 6], width: usize) -> String {
     let room = width.saturating_sub(INDENT.len() + label);
     let [name, ..] = row;
     let mut text = format!("{name}\n");
-    let cells = HEADER.iter().zip(row).skip(1);
-    for (title, cell) in cells.filter(|(_, cell)| !cell.is_empty()) {
+    for (title, cell) in HEADER
+        .iter()
+        .zip(row)
+        .skip(1)
+        .filter(|(_, cell)| !cell.is_empty())
+    {
         let mut what = title.to_lowercase();
         for line in &terminal::lines(cell, room) {
             text += &format!("{INDENT}{what:label$}{line}\n");

@@ -97,10 +97,9 @@ impl StatusArguments {
             })));
         };
         let pods = daemon.pods(&state).await;
-        let state = daemon.state().await?;
         Ok(Served::Daemon(Box::new(DaemonStatus {
             status,
-            state,
+            state: daemon.state().await?,
             pods,
         })))
     }
@@ -139,8 +138,11 @@ fn health(daemon: &DaemonStatus) -> Health {
         .filter(|(kind, _)| is_problem(kind))
         .map(|(kind, message)| format!("{kind} is false: {message}"))
         .collect();
-    let unlisted = daemon.pods.as_ref().err();
-    Health::of(&daemon.state, unmet, unlisted.map(|it| format!("{it:#}")))
+    Health::of(
+        &daemon.state,
+        unmet,
+        daemon.pods.as_ref().err().map(|it| format!("{it:#}")),
+    )
 }
 
 /// Whether a false condition is a problem rather than a note, such as containerd's note of deprecations.
@@ -299,11 +301,18 @@ fn handlers(daemon: &DaemonStatus, is_wide: bool) -> anyhow::Result<String> {
 
 /// The number of a handler's pods on its current backend. Older pods may be on other backends.
 fn pods_of(row: &Handler, owners: &HashMap<&str, &str>, daemon: &DaemonStatus) -> Option<u64> {
-    let own = daemon.pods.as_ref().ok()?.iter().filter(|pod| {
-        handler_of(&daemon.state, owners, pod) == row.name
-            && owners.get(pod.id.as_str()) == Some(&row.backend.as_str())
-    });
-    Some(own.count() as u64)
+    Some(
+        daemon
+            .pods
+            .as_ref()
+            .ok()?
+            .iter()
+            .filter(|pod| {
+                handler_of(&daemon.state, owners, pod) == row.name
+                    && owners.get(pod.id.as_str()) == Some(&row.backend.as_str())
+            })
+            .count() as u64,
+    )
 }
 
 /// The origin of a row. Without `is_wide`, the file name and line, after `conf.d/` if the file is in that directory.
@@ -371,8 +380,10 @@ fn faults(daemon: &DaemonStatus) -> String {
         format!("{note}{kind} is false: {message}")
     });
     // The first line of the output already shows problems of lists.
-    let unlisted = daemon.pods.as_ref().err();
-    let lists = unlisted
+    let lists = daemon
+        .pods
+        .as_ref()
+        .err()
         .filter(|_| list_problems(&daemon.state).is_empty())
         .map(|error| format!("pods cannot be listed: {error:#}"));
     terminal::wrapped(&terminal::text_of(conditions.chain(lists)))
@@ -459,8 +470,7 @@ fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
         json.insert("criswitch".to_owned(), json!(true));
         json.insert("health".to_owned(), health.json());
         json.insert("problems".to_owned(), json!(health.problems()));
-        let features = node_features(&daemon.status);
-        json.insert("features".to_owned(), json!(features));
+        json.insert("features".to_owned(), json!(node_features(&daemon.status)));
         json.insert("lostNriSockets".to_owned(), json!(lost_nri().ok()));
     }
     for row in objects(&mut json, "backends") {
@@ -469,8 +479,10 @@ fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
     }
     for (row, handler) in objects(&mut json, "handlers").zip(&daemon.state.handlers) {
         row.insert("pods".to_owned(), json!(pods_of(handler, &owners, daemon)));
-        let features = features_of(&daemon.status.runtime_handlers, &handler.name);
-        row.insert("features".to_owned(), json!(features));
+        row.insert(
+            "features".to_owned(),
+            json!(features_of(&daemon.status.runtime_handlers, &handler.name)),
+        );
     }
     Ok(json)
 }

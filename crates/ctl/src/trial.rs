@@ -187,17 +187,23 @@ impl TryArguments {
         let Some(wanted) = &self.handler else {
             return Ok(state.handlers.iter().collect());
         };
-        let named = state.handlers.iter().find(|row| row.name == *wanted);
-        named.map(|row| vec![row]).ok_or_else(|| {
-            let names = state.handlers.iter().map(|it| &*it.name);
-            unknown_name("handler", wanted, names)
-        })
+        state
+            .handlers
+            .iter()
+            .find(|row| row.name == *wanted)
+            .map(|row| vec![row])
+            .ok_or_else(|| {
+                let names = state.handlers.iter().map(|it| &*it.name);
+                unknown_name("handler", wanted, names)
+            })
     }
 
     fn reject(&self, problem: &str) -> anyhow::Result<Verdict> {
         if let Some(encoding) = self.output.encoding() {
-            let problems = [output::problem(problem)];
-            print(encoding.document(json!({ "tries": [], "problems": problems }))?)?;
+            print(
+                encoding
+                    .document(json!({ "tries": [], "problems": [output::problem(problem)] }))?,
+            )?;
         }
         terminal::print_stderr(&format!("criswitch: {problem}\n"));
         Ok(Verdict::NotFine)
@@ -220,8 +226,10 @@ impl TryArguments {
             Stopped::Interrupted => "interrupted".to_owned(),
         });
         if let (Some(main), Some(cost)) = (session.configuration, &tried.cost) {
-            let written = row::write(main, &tried.handler.name, &cost.overhead());
-            tried.written = Some(written.map_err(|error| format!("{error:#}")));
+            tried.written = Some(
+                row::write(main, &tried.handler.name, &cost.overhead())
+                    .map_err(|error| format!("{error:#}")),
+            );
         }
         is_interrupted
     }
@@ -335,8 +343,10 @@ impl PodSteps<'_> {
                 .run("find image", images::present(daemon, handler))
                 .await;
         };
-        let has = images::has(daemon, handler, name);
-        if !steps.run("find image", has).await? {
+        if !steps
+            .run("find image", images::has(daemon, handler, name))
+            .await?
+        {
             steps
                 .run("pull image", images::pull(daemon, handler, name))
                 .await?;
@@ -351,8 +361,9 @@ async fn cgroup_driver(backend: &Backend) -> Option<String> {
     if let Some(driver) = &backend.cgroup_driver {
         return Some(driver.clone());
     }
-    let socket = Address::parse(&backend.socket).ok()?;
-    probe::cgroup_driver_at(&socket).await.map(str::to_owned)
+    probe::cgroup_driver_at(&Address::parse(&backend.socket).ok()?)
+        .await
+        .map(str::to_owned)
 }
 
 fn idle(text: &str) -> Result<Duration, String> {
@@ -462,17 +473,21 @@ impl<'a> Tried<'a> {
 
     /// The failure, without the error that the line of the last step already shows.
     fn short_failure(&self, failure: &str) -> String {
-        let at_step = self.steps.last().and_then(|step| {
-            let hint = failure.strip_prefix(&step.failure()?)?;
-            Some(format!("failed at {:?}{hint}", step.name))
-        });
-        at_step.unwrap_or_else(|| format!("failed: {failure}"))
+        self.steps
+            .last()
+            .and_then(|step| {
+                let hint = failure.strip_prefix(&step.failure()?)?;
+                Some(format!("failed at {:?}{hint}", step.name))
+            })
+            .unwrap_or_else(|| format!("failed: {failure}"))
     }
 
     /// The problems besides the failure of a step.
     fn complaints(&self) -> impl Iterator<Item = &String> {
-        let unwritten = self.written.iter().filter_map(|it| it.as_ref().err());
-        self.warning.iter().chain(unwritten).chain(&self.leftovers)
+        self.warning
+            .iter()
+            .chain(self.written.iter().filter_map(|it| it.as_ref().err()))
+            .chain(&self.leftovers)
     }
 
     fn is_fine(&self) -> bool {

@@ -156,8 +156,11 @@ gvisor = {{ socket = "{directory}/gvisor.sock", handler = "runsc" }}
 async fn run_everything(rig: &Rig) -> Result<Vec<Ran>> {
     let mut ran = Vec::new();
     for row in &ROWS {
-        let created = run(rig, row).await;
-        ran.push(created.with_context(|| format!("asked for the handler \"{}\"", row.asked))?);
+        ran.push(
+            run(rig, row)
+                .await
+                .with_context(|| format!("asked for the handler \"{}\"", row.asked))?,
+        );
     }
     Ok(ran)
 }
@@ -170,8 +173,9 @@ async fn run(rig: &Rig, row: &'static Row) -> Result<Ran> {
         handler => handler,
     };
     let pod = client.run_pod(row.asked, name).await?;
-    let config = container_in(&pod_config(name).labels, name, IMAGE);
-    let container = client.create_from(&pod, config).await?;
+    let container = client
+        .create_from(&pod, container_in(&pod_config(name).labels, name, IMAGE))
+        .await?;
     client.start(&container).await?;
     let ran = Ran {
         row,

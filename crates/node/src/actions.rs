@@ -282,8 +282,11 @@ fn systemctl(arguments: &[String]) -> anyhow::Result<()> {
     if output.status.success() || (units.is_some() && output.status.code() == Some(NO_UNIT)) {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    bail!("systemctl {}: {}", arguments.join(" "), said.trim())
+    bail!(
+        "systemctl {}: {}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr).trim()
+    )
 }
 
 /// Waits until `look` succeeds, and then returns the same value for the time `settle`.
@@ -387,8 +390,7 @@ fn healthy(address: &str, port: &str) -> anyhow::Result<()> {
 /// Removes the state of criswitch, except the journal.
 fn forget(root: &Root<'_>) -> std::io::Result<()> {
     for directory in STATE.map(Path::new) {
-        let names = root.names_in(directory)?;
-        for name in names.iter().filter(|name| *name != OWN) {
+        for name in root.names_in(directory)?.iter().filter(|name| *name != OWN) {
             let path = root.place(&directory.join(name));
             if path.is_dir() {
                 fs::remove_dir_all(&path)?

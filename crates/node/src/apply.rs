@@ -191,8 +191,12 @@ fn apply(
     let new = stages::of(facts, &plan.steps, &recover);
     let mut journal = Journal::open(root)?;
     let generations = journal.generations.len();
-    let version = env!("CARGO_PKG_VERSION");
-    let Err(error) = journal.apply(version, number, &new, &mut Runner::new(root, false)) else {
+    let Err(error) = journal.apply(
+        env!("CARGO_PKG_VERSION"),
+        number,
+        &new,
+        &mut Runner::new(root, false),
+    ) else {
         return Ok(());
     };
     if !journal.is_open {
@@ -348,10 +352,12 @@ impl NodeStatusArguments {
             None => {
                 let words = [version, at].into_iter().flatten().map(String::as_str);
                 let first = iter::once(state).chain(words).collect::<Vec<_>>().join(" ");
-                let failure = journal.failure.as_ref();
-                let failed = failure.map(|ApplyFailure { at, step, why }| {
-                    format!("step {step} has failed at {at}: {why}")
-                });
+                let failed = journal
+                    .failure
+                    .as_ref()
+                    .map(|ApplyFailure { at, step, why }| {
+                        format!("step {step} has failed at {at}: {why}")
+                    });
                 let lines = [first].into_iter().chain(failed);
                 let lines = lines.chain(drifted.iter().map(|what| format!("differs: {what}")));
                 let undone = problems.iter().map(|what| format!("not undone: {what}"));

@@ -158,8 +158,11 @@ impl Files<'_> {
 
     /// Makes a change.
     pub(super) fn make(&self, change: &FileChange) -> io::Result<()> {
-        let directories = change.new_directories.iter();
-        let new: Vec<_> = directories.map(|path| self.root.place(path)).collect();
+        let new: Vec<_> = change
+            .new_directories
+            .iter()
+            .map(|path| self.root.place(path))
+            .collect();
         self.with_reserved_space(0, || make_directories(&new))?;
         self.set(&self.root.place(&change.path), &change.after)
     }
@@ -416,16 +419,18 @@ fn without_flag(old: &str, new: &str, now: &str) -> Option<String> {
     match [new, old].map(|flag| pieces.iter().filter(|piece| is(piece, flag)).count()) {
         // The value of a flag may also be the next word.
         _ if !old.contains('=') => None,
-        [1, _] => {
-            let undone = pieces.iter().map(|piece| {
-                if is(piece, new) {
-                    piece.replace(new, old)
-                } else {
-                    (*piece).to_owned()
-                }
-            });
-            Some(undone.collect())
-        }
+        [1, _] => Some(
+            pieces
+                .iter()
+                .map(|piece| {
+                    if is(piece, new) {
+                        piece.replace(new, old)
+                    } else {
+                        (*piece).to_owned()
+                    }
+                })
+                .collect(),
+        ),
         // The change is undone already.
         [0, 1] => Some(now.to_owned()),
         _ => None,

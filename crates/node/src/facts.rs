@@ -139,8 +139,11 @@ fn pods(kubelet: &Kubelet, root: &Root<'_>) -> Result<BTreeSet<String>, Finding>
     let set = last(&kubelet.settings, &["root-dir"]);
     let folder = Path::new(set.map_or(KUBELET, |set| &set.value)).join("pods");
     let uids = root.names_in(&folder).map_err(|error| {
-        let what = format!("the kubelet's pods cannot be read: {error}");
-        Finding::unknown([folder.display()], &what, "running the command as root")
+        Finding::unknown(
+            [folder.display()],
+            format!("the kubelet's pods cannot be read: {error}"),
+            "running the command as root",
+        )
     })?;
     if kubelet.pid.is_some() && !root.at(&folder).exists() {
         let what = "a kubelet runs, and this directory of its pods does not exist";
@@ -158,8 +161,10 @@ impl Wanted {
         discovered: impl FnOnce() -> anyhow::Result<String>,
     ) -> Result<Wanted, Vec<Finding>> {
         if specification.configuration.is_none() && root.has(DEFAULT_PATH) {
-            let config = present(root)?;
-            return Ok(Wanted { config, text: None });
+            return Ok(Wanted {
+                config: present(root)?,
+                text: None,
+            });
         }
         let text = Wanted::text(specification, root, discovered).map_err(|found| vec![found])?;
         Ok(Wanted {

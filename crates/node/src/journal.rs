@@ -115,8 +115,7 @@ impl<'a> Journal<'a> {
         };
         // A line without a line break is incomplete. The changes that it announces have not begun.
         for line in text.split_inclusive('\n').filter(|it| it.ends_with('\n')) {
-            let record = serde_json::from_str(line);
-            journal.add(record.with_context(|| format!("cannot read {FILE}"))?);
+            journal.add(serde_json::from_str(line).with_context(|| format!("cannot read {FILE}"))?);
         }
         Ok(journal)
     }
@@ -498,8 +497,11 @@ impl<'a> Journal<'a> {
     fn undo_files(&self, stage: &Stage) -> anyhow::Result<Vec<PathBuf>> {
         let mut left = Vec::new();
         for change in stage.changes.iter().rev() {
-            let undone = self.files.undo_one(change);
-            if !undone.with_context(|| format!("cannot undo {}", change.path.display()))? {
+            if !self
+                .files
+                .undo_one(change)
+                .with_context(|| format!("cannot undo {}", change.path.display()))?
+            {
                 left.push(change.path.clone());
             }
         }

@@ -56,8 +56,7 @@ pub fn allowed_sysctls(root: &Path) -> Option<Vec<String>> {
 
 /// The socket of the runtime that the kubelet of the machine below `root` uses now, if it is known. Only reads files.
 pub fn kubelet_runtime(root: &Path) -> Option<Address> {
-    let kubelet = Kubelet::read(&Root::of(root), &mut Vec::new());
-    Address::parse(kubelet.endpoint()?).ok()
+    Address::parse(Kubelet::read(&Root::of(root), &mut Vec::new()).endpoint()?).ok()
 }
 
 impl Kubelet {
@@ -137,14 +136,22 @@ impl Kubelet {
                     ..runtime.clone()
                 };
                 let name = "the kubelet's container runtime endpoint";
-                let hint = runtime.instead(switch);
-                judge(Some(&runtime), name, switch, hint, findings);
+                judge(
+                    Some(&runtime),
+                    name,
+                    switch,
+                    runtime.instead(switch),
+                    findings,
+                );
             }
             (None, Some(unset)) if !self.partial => {
                 let (value, hint) = (&unset.value, unset.instead(switch));
-                let what =
-                    format!("the kubelet uses its default runtime endpoint {value}, not criswitch");
-                report(findings, &unset.from, what, hint);
+                report(
+                    findings,
+                    &unset.from,
+                    format!("the kubelet uses its default runtime endpoint {value}, not criswitch"),
+                    hint,
+                );
             }
             _ => {}
         }
@@ -188,10 +195,14 @@ impl Kubelet {
             && ours.value != theirs
         {
             let (value, hint) = (&ours.value, ours.instead(theirs));
-            let what = format!(
-                "the kubelet's cgroup driver is {value}, the default backend's is {theirs}"
+            report(
+                findings,
+                self.place(&ours.from),
+                format!(
+                    "the kubelet's cgroup driver is {value}, the default backend's is {theirs}"
+                ),
+                hint,
             );
-            report(findings, self.place(&ours.from), what, hint);
         }
     }
 }
@@ -211,8 +222,12 @@ fn settings(
     if let Some(rancher) = rancher
         && start.program.flags == Flags::Rancher
     {
-        let place = rancher.own_drop_in().display().to_string();
-        let unset = Setting::new("", RUNTIME_KEY, socket, &place);
+        let unset = Setting::new(
+            "",
+            RUNTIME_KEY,
+            socket,
+            &rancher.own_drop_in().display().to_string(),
+        );
         return (rancher.settings(root, findings), unset);
     }
     let flags = start.flags(root, findings);

@@ -81,8 +81,10 @@ pub(super) fn kubeadm_settings(root: &Root<'_>, findings: &mut Vec<Finding>) -> 
 }
 
 fn settings_of(file: &Value, path: &Path) -> Vec<Setting> {
-    let keys = file.as_object().into_iter().flatten();
-    keys.filter_map(|(key, _)| Setting::of(file, key, path))
+    file.as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, _)| Setting::of(file, key, path))
         .collect()
 }
 
@@ -97,10 +99,14 @@ fn judge_type(file: &Value, path: &Path, findings: &mut Vec<Finding>) {
         }
     }
     if !wrong.is_empty() {
-        let what = format!(
-            "the kubelet does not start with this file: {}",
-            wrong.join(", ")
+        report(
+            findings,
+            path.display(),
+            format!(
+                "the kubelet does not start with this file: {}",
+                wrong.join(", ")
+            ),
+            right.join(" and "),
         );
-        report(findings, path.display(), what, right.join(" and "));
     }
 }

@@ -94,10 +94,10 @@ fn flag(kubelet: &Kubelet, is_there: fn(&Path) -> bool) -> Option<Setting> {
 
 /// Whether the file belongs to a unit, or to systemd itself.
 fn is_of_unit(file: &Path) -> bool {
-    let mut directories = DIRECTORIES
+    DIRECTORIES
         .iter()
-        .filter_map(|units| Path::new(units).parent());
-    directories.any(|directory| file.starts_with(directory))
+        .filter_map(|units| Path::new(units).parent())
+        .any(|directory| file.starts_with(directory))
 }
 
 /// The file or directory that a flag of the kubelet names.
@@ -168,14 +168,11 @@ impl Layout {
     ) {
         let (path, changed) = match place {
             EndpointPlace::KubeletDropIn(path) => (path.clone(), Some(drop_in(switch))),
-            EndpointPlace::Key(path) => {
-                let text = self.text(path, root);
-                (path.clone(), with_key(&text, switch))
-            }
-            EndpointPlace::Flag(flag) => {
-                let text = self.text(Path::new(&flag.from), root);
-                (PathBuf::from(&flag.from), with_flag(&text, flag, switch))
-            }
+            EndpointPlace::Key(path) => (path.clone(), with_key(&self.text(path, root), switch)),
+            EndpointPlace::Flag(flag) => (
+                PathBuf::from(&flag.from),
+                with_flag(&self.text(Path::new(&flag.from), root), flag, switch),
+            ),
             EndpointPlace::UnitDropIn => {
                 let unit = Unit::read(&root.with(&PlannedTexts::new()), &self.unit);
                 let path = format!("/etc/systemd/system/{}.d/{UNIT_DROP_IN}", self.unit);
@@ -233,11 +230,15 @@ impl Layout {
                 .keys()
                 .map(|path| path.display().to_string())
                 .collect();
-            let what = format!(
-                "unknown layout: after a change of {} the kubelet's endpoint would be {endpoint}",
-                files.join(" and ")
+            report(
+                findings,
+                from,
+                format!(
+                    "unknown layout: after a change of {} the kubelet's endpoint would be {endpoint}",
+                    files.join(" and ")
+                ),
+                "removing the endpoint there",
             );
-            report(findings, from, what, "removing the endpoint there");
         }
     }
 }

@@ -58,8 +58,10 @@ pub fn look(config: &Config, probes: Option<&[Probe]>, shown: bool, root: &Path)
     }
     if !shown && root.runs() {
         notes.extend(answered.iter().filter_map(unpinned_pause_image));
-        let sockets = table.backends.iter().map(|backend| &backend.socket);
-        findings.extend(collisions::all(&answered, sockets));
+        findings.extend(collisions::all(
+            &answered,
+            table.backends.iter().map(|backend| &backend.socket),
+        ));
     }
     Node {
         version: kubelet.version(&root),
@@ -71,8 +73,11 @@ pub fn look(config: &Config, probes: Option<&[Probe]>, shown: bool, root: &Path)
 }
 
 fn unpinned_pause_image((name, found): &(&str, &Probed)) -> Option<Finding> {
-    let what = found.pause_image_warning()?;
-    Some(Finding::new([format!("backend {name:?}")], what, ""))
+    Some(Finding::new(
+        [format!("backend {name:?}")],
+        found.pause_image_warning()?,
+        "",
+    ))
 }
 
 /// Checks crictl's endpoints and returns the runtime endpoint. Without a runtime endpoint, crictl would search for a
@@ -88,8 +93,11 @@ fn crictl(
     let file = root.yaml(&path, findings);
     // An unreadable file may contain the endpoint, so the endpoint is not reported as missing.
     let readable = findings.len() == before;
-    let mut paths = CRICTL_PROGRAMS.map(Path::new).into_iter().chain([&*path]);
-    let is_there = paths.any(|path| root.at(path).exists());
+    let is_there = CRICTL_PROGRAMS
+        .map(Path::new)
+        .into_iter()
+        .chain([&*path])
+        .any(|path| root.at(path).exists());
     let [runtime, images] = ["runtime-endpoint", "image-endpoint"].map(|key| {
         Setting::of(file.as_ref()?, key, &path).filter(|setting| !setting.value.is_empty())
     });
@@ -132,8 +140,9 @@ impl Node {
             ("crictl", self.crictl.as_ref()),
         ]
         .map(|(name, setting)| {
-            let text = setting.map(|setting| [setting.value.clone(), setting.from.clone()]);
-            let [value, from] = text.unwrap_or_default();
+            let [value, from] = setting
+                .map(|setting| [setting.value.clone(), setting.from.clone()])
+                .unwrap_or_default();
             [name.to_owned(), value, from]
         });
         let settings = columns(&["NODE", "VALUE", "FROM"], rows)?;

@@ -184,11 +184,10 @@ impl<'f> NodePlan<'f> {
             (0, steps) => format!("would change: {}\n", counted(steps, "step")),
             (open, _) => format!("rejected: {}\n", counted(open, "finding")),
         };
-        let findings = terminal::wrapped(&findings);
         Ok(terminal::paragraphs([
             kubelet,
             self.steps_text()?,
-            findings,
+            terminal::wrapped(&findings),
             end,
         ]))
     }

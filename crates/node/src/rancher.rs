@@ -68,8 +68,10 @@ impl Rancher {
         let main = last(&named, &["config", "c"])
             .map(|main| PathBuf::from(&main.value))
             .unwrap_or_else(|| config(program));
-        let folder = PathBuf::from(format!("{}.d", main.display()));
-        let mut paths = root.files_in(&folder, &["yaml", "yml"]);
+        let mut paths = root.files_in(
+            &PathBuf::from(format!("{}.d", main.display())),
+            &["yaml", "yml"],
+        );
         paths.insert(0, main);
         for path in paths {
             if let Some(Value::Object(keys)) = root.yaml(&path, findings) {
@@ -106,8 +108,11 @@ impl Rancher {
                 Some(Setting::new(name, &before, value, &argument.from))
             })
             .collect();
-        let files = files_of(&arguments, root, findings);
-        settings.extend(file_settings(files, root, findings));
+        settings.extend(file_settings(
+            files_of(&arguments, root, findings),
+            root,
+            findings,
+        ));
         settings.extend(self.flags.iter().cloned());
         settings.extend(file_settings(others, root, findings));
         settings.extend(arguments);
@@ -126,8 +131,9 @@ impl Rancher {
 
     /// Whether k3s or RKE2 overwrites this drop-in at each start.
     pub(super) fn writes(&self, path: &Path) -> bool {
-        let name = format!("00-{}-defaults.conf", self.program);
-        path == self.drop_ins().join(name)
+        path == self
+            .drop_ins()
+            .join(format!("00-{}-defaults.conf", self.program))
     }
 
     /// Whether k3s starts cri-dockerd in place of containerd.

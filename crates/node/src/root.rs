@@ -65,8 +65,10 @@ impl Root<'_> {
 
     /// The path on the checked machine that the link at `path` names; `None` if there is no link.
     pub(super) fn target(&self, path: &Path) -> Option<PathBuf> {
-        let target = std::fs::read_link(self.place(path)).ok()?;
-        Some(path.parent()?.join(target))
+        Some(
+            path.parent()?
+                .join(std::fs::read_link(self.place(path)).ok()?),
+        )
     }
 
     fn follow(&self, path: &Path, links: u8) -> PathBuf {
@@ -103,8 +105,8 @@ impl Root<'_> {
     /// Whether this is a machine that does not run, such as a mounted image. The files below /run that such a machine
     /// will have are unknown: they are made at its boot.
     pub(super) fn is_image(&self) -> bool {
-        let processes = std::fs::read_dir(self.at(Path::new("/proc")));
-        !processes.is_ok_and(|mut found| found.next().is_some())
+        !std::fs::read_dir(self.at(Path::new("/proc")))
+            .is_ok_and(|mut found| found.next().is_some())
     }
 
     /// The ids of root's processes in ascending order, with their command lines as the kernel shows them. Processes of
@@ -228,8 +230,12 @@ impl Root<'_> {
             }
             Err(error) => (error.to_string(), "a YAML file"),
         };
-        let what = format!("cannot be read: {error}");
-        report(findings, path.display(), what, hint);
+        report(
+            findings,
+            path.display(),
+            format!("cannot be read: {error}"),
+            hint,
+        );
         None
     }
 }
@@ -248,8 +254,10 @@ fn yaml_error(error: &serde_saphyr::Error) -> (String, &'static str) {
     match error.without_snippet() {
         serde_saphyr::Error::DuplicateMappingKey { key, location } => {
             let key = key.as_deref().unwrap_or_default();
-            let what = format!("line {}: the key {key:?} occurs twice", location.line());
-            (what, "removing one of the two")
+            (
+                format!("line {}: the key {key:?} occurs twice", location.line()),
+                "removing one of the two",
+            )
         }
         error => {
             let place = error.location().map_or(0, |place| place.line());

@@ -41,8 +41,12 @@ impl Setting {
             Value::String(text) => text.clone(),
             value => Setting::text_of(value)?,
         };
-        let from = path.display().to_string();
-        Some(Setting::new(key, &format!("{key}: "), &value, &from))
+        Some(Setting::new(
+            key,
+            &format!("{key}: "),
+            &value,
+            &path.display().to_string(),
+        ))
     }
 
     /// The text of a value that is neither empty nor an object; the texts of a list with commas between them.
@@ -84,8 +88,12 @@ pub(super) fn judge(
     if let Some(Setting { value, from, .. }) = setting
         && !same(value, switch)
     {
-        let what = format!("{name} is {value}, not criswitch");
-        report(findings, from, what, hint);
+        report(
+            findings,
+            from,
+            format!("{name} is {value}, not criswitch"),
+            hint,
+        );
     }
 }
 

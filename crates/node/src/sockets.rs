@@ -26,8 +26,12 @@ pub(super) fn judge(config: &Config, root: &Root<'_>, findings: &mut Vec<Finding
     let listen = config.listen.path();
     judge_listen(listen, root, findings);
     if let Some(directory) = listen.parent() {
-        let others = users::has_others(&config.allow_uids);
-        judge_directory(directory, others, root, findings);
+        judge_directory(
+            directory,
+            users::has_others(&config.allow_uids),
+            root,
+            findings,
+        );
     }
     judge_unit(listen, root, findings);
     // A mounted image has no running runtimes, and so no sockets.
@@ -55,9 +59,12 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
         streams => format!("systemd listens at {}", streams.join(", ")),
     };
     let what = format!("{place}, but \"listen\" is {listen}");
-    let hint =
-        format!("systemctl edit {UNIT}, with the lines ListenStream= and ListenStream={listen}");
-    report(findings, UNIT, what, hint);
+    report(
+        findings,
+        UNIT,
+        what,
+        format!("systemctl edit {UNIT}, with the lines ListenStream= and ListenStream={listen}"),
+    );
 }
 
 /// Checks the path of criswitch's socket. The socket may be missing: criswitch creates it.
@@ -65,12 +72,20 @@ fn judge_listen(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
     match fs::symlink_metadata(root.at(listen)) {
         Ok(file) if !files::is_socket(&file) => {
             let kind = files::kind(&file);
-            let what = format!("is {kind}; criswitch needs this path for its socket");
-            report(findings, listen.display(), what, "moving it");
+            report(
+                findings,
+                listen.display(),
+                format!("is {kind}; criswitch needs this path for its socket"),
+                "moving it",
+            );
         }
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            let what = format!("cannot be examined: {error}");
-            report(findings, listen.display(), what, "a different \"listen\"");
+            report(
+                findings,
+                listen.display(),
+                format!("cannot be examined: {error}"),
+                "a different \"listen\"",
+            );
         }
         _ => {}
     }
@@ -97,19 +112,23 @@ fn judge_backend(backend: &BackendConfig, root: &Root<'_>, findings: &mut Vec<Fi
     let (path, name) = (backend.socket.path(), &backend.name);
     let (what, hint) = match fs::metadata(root.at(path)) {
         Ok(file) if files::is_socket(&file) => return,
-        Ok(file) => {
-            let what = format!("this is {}, not a socket", files::kind(&file));
-            (what, "the path of its socket")
-        }
+        Ok(file) => (
+            format!("this is {}, not a socket", files::kind(&file)),
+            "the path of its socket",
+        ),
         Err(error) if error.kind() == ErrorKind::NotFound => (
             "this socket does not exist".to_owned(),
             "starting the runtime",
         ),
-        Err(error) => {
-            let what = format!("cannot be examined: {error}");
-            (what, "the path of its socket")
-        }
+        Err(error) => (
+            format!("cannot be examined: {error}"),
+            "the path of its socket",
+        ),
     };
-    let what = format!("backend {name:?}: {what}");
-    report(findings, path.display(), what, hint);
+    report(
+        findings,
+        path.display(),
+        format!("backend {name:?}: {what}"),
+        hint,
+    );
 }

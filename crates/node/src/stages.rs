@@ -21,13 +21,15 @@ pub(super) fn of<'p>(
     let (kubelet, criswitch): (Vec<_>, Vec<_>) = planned
         .iter()
         .partition(|planned| ["endpoint", "restart", "verify"].contains(&planned.step));
-    let reload = systemctl("recover", &["daemon-reload"]);
     vec![
         // An undo handles the stages in reverse order, so it removes the unit's file last. No daemon-reload follows:
         // the recover unit may be running, and systemd would forget its time limits if its file were missing. systemd
         // unloads the unit after it has ended, because no link enables it.
         temporary_stage(&recover.unit, Vec::new()),
-        temporary_stage(&recover.link, vec![reload]),
+        temporary_stage(
+            &recover.link,
+            vec![systemctl("recover", &["daemon-reload"])],
+        ),
         NewStage {
             files: files(&criswitch),
             actions: start_actions(facts, &criswitch),
@@ -69,8 +71,10 @@ fn files<'p>(planned: &[&'p PlannedStep]) -> Vec<(&'p str, PathBuf, &'p Content)
 }
 
 fn action(step: &str, work: Work) -> Action {
-    let step = step.to_owned();
-    Action { step, work }
+    Action {
+        step: step.to_owned(),
+        work,
+    }
 }
 
 fn systemctl(step: &str, words: &[&str]) -> Action {
@@ -132,8 +136,10 @@ fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions 
 fn systemctl_actions(verb: &str, planned: &[&PlannedStep]) -> Actions {
     let change_of = |unit: &str| {
         let path = format!("{UNITS}/{unit}");
-        let mut changes = planned.iter().flat_map(|planned| &planned.changes);
-        changes.find(|change| change.place == path)
+        planned
+            .iter()
+            .flat_map(|planned| &planned.changes)
+            .find(|change| change.place == path)
     };
     let socket = change_of("criswitch.socket");
     // A change of a socket unit takes effect only when the unit is restarted.
@@ -154,16 +160,19 @@ fn systemctl_actions(verb: &str, planned: &[&PlannedStep]) -> Actions {
         // wants the socket, so a socket that cannot listen does not fail the start of the service.
         let stop = systemctl("start", &["stop", METRICS_SOCKET]);
         actions.forward.insert(1, stop.clone());
-        let is_active = systemctl("start", &["is-active", "--quiet", METRICS_SOCKET]);
-        actions.forward.push(is_active);
+        actions.forward.push(systemctl(
+            "start",
+            &["is-active", "--quiet", METRICS_SOCKET],
+        ));
         actions.before_undo.push(stop);
     }
     if verb == "restart" {
         actions.after_undo.push(start);
         return actions;
     }
-    let stop = systemctl("start", &[&["stop"], units].concat());
-    actions.before_undo.push(stop);
+    actions
+        .before_undo
+        .push(systemctl("start", &[&["stop"], units].concat()));
     if socket.is_some_and(|change| change.what == "create") {
         actions.before_undo.push(action("start", Work::Forget));
     }

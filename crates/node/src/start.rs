@@ -140,10 +140,13 @@ impl Start {
                 Some(_) => "; shown is what holds if the unit of kubeadm's packages starts it",
                 None => "",
             };
-            let what = format!(
-                "looked at the processes, {units}, /etc/rancher, {files}: none says how the kubelet starts{shown}"
+            unknown(
+                findings,
+                "kubelet",
+                format!(
+                    "looked at the processes, {units}, /etc/rancher, {files}: none says how the kubelet starts{shown}"
+                ),
             );
-            unknown(findings, "kubelet", what);
         }
         start
     }
@@ -169,8 +172,10 @@ impl Start {
         if ["rke2", "k0s"].contains(&first.program.name)
             && let Some(own) = processes.find(|other| other.program.flags == Flags::Kubelet)
         {
-            let rancher = first.rancher;
-            return Some(Start { rancher, ..own });
+            return Some(Start {
+                rancher: first.rancher,
+                ..own
+            });
         }
         // A running k3s overwrites its command line.
         let unit = match first.program.name {
@@ -203,12 +208,18 @@ impl Start {
         }
         let Some(start) = Start::new(command, &unit.name, None) else {
             let program = texts.first().map_or("", String::as_str);
-            let what = format!("looked at ExecStart= of this unit, which runs {program:?}");
-            unknown(findings, &unit.name, what);
+            unknown(
+                findings,
+                &unit.name,
+                format!("looked at ExecStart= of this unit, which runs {program:?}"),
+            );
             return None;
         };
-        let mut roots = ROOTS.iter().flat_map(|key| unit.values(key));
-        if roots.any(|root| root.text != "/") {
+        if ROOTS
+            .iter()
+            .flat_map(|key| unit.values(key))
+            .any(|root| root.text != "/")
+        {
             let what = "this unit gives the kubelet a different root directory, so its files are not known";
             unknown(findings, &unit.name, what);
         }
@@ -241,16 +252,22 @@ impl Start {
 
     /// Adds these environment variables.
     fn with(self, variables: &[(String, Word)]) -> Start {
-        let rancher = self.rancher.map(|given| given.with(variables));
-        Start { rancher, ..self }
+        Start {
+            rancher: self.rancher.map(|given| given.with(variables)),
+            ..self
+        }
     }
 
     /// The kubelet of a machine that has files of kubeadm, k3s or RKE2 but no unit. For kubeadm, assumes the unit of
     /// kubeadm's packages.
     fn of_files(root: &Root<'_>) -> Option<Start> {
         if KUBEADM_FILES.iter().any(|file| root.has(file)) {
-            let unit = Unit::new("", [(String::new(), KUBEADM_UNIT.to_owned())]);
-            return Start::new(unit.command(root, &mut Vec::new()), "", None);
+            return Start::new(
+                Unit::new("", [(String::new(), KUBEADM_UNIT.to_owned())])
+                    .command(root, &mut Vec::new()),
+                "",
+                None,
+            );
         }
         let rancher = PROGRAMS
             .iter()
@@ -345,10 +362,11 @@ impl Start {
                     unknown(findings, file, what);
                     return given;
                 };
-                let lines = text
+                let text = text
                     .lines()
-                    .filter(|line| !line.trim_start().starts_with('#'));
-                let text = lines.collect::<Vec<_>>().join("\n");
+                    .filter(|line| !line.trim_start().starts_with('#'))
+                    .collect::<Vec<_>>()
+                    .join("\n");
                 given = flags(&words(&in_snap(&text, file), file), kind);
             }
         }
@@ -366,8 +384,10 @@ impl Start {
 
 /// The directory in which systemd starts the command of the unit.
 fn working_directory(unit: &Unit) -> PathBuf {
-    let values = unit.values("WorkingDirectory");
-    let folder = values.last().map_or("/", |folder| folder.text.as_str());
+    let folder = unit
+        .values("WorkingDirectory")
+        .last()
+        .map_or("/", |folder| folder.text.as_str());
     match folder.strip_prefix('-').unwrap_or(folder) {
         "~" => PathBuf::from("/root"),
         folder => Path::new("/").join(unit.specified(folder)),

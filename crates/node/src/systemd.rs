@@ -111,8 +111,13 @@ impl Systemd<'_> {
         let mut body = MarshalledBody::default();
         body.text(&format!("org.freedesktop.systemd1.{interface}"))
             .text(name);
-        let of = ["org.freedesktop.DBus.Properties", "Get", "ss"];
-        let reply = self.call(&path, of, &body).await?;
+        let reply = self
+            .call(
+                &path,
+                ["org.freedesktop.DBus.Properties", "Get", "ss"],
+                &body,
+            )
+            .await?;
         match reply.as_slice() {
             [1, b's', 0, _, text @ ..] => text_of(text).context("systemd's reply has no text"),
             [1, b'i', 0, _, a, b, c, d] | [4, b'(', b'u', b'o', b')', 0, _, _, a, b, c, d, ..] => {
@@ -128,8 +133,12 @@ impl Systemd<'_> {
         kinds: &str,
         body: &MarshalledBody,
     ) -> anyhow::Result<Vec<u8>> {
-        let of = ["org.freedesktop.systemd1.Manager", name, kinds];
-        self.call(MANAGER, of, body).await
+        self.call(
+            MANAGER,
+            ["org.freedesktop.systemd1.Manager", name, kinds],
+            body,
+        )
+        .await
     }
 
     /// Calls a method of the object at `path`. `of` has the interface, the name of the method, and the types of its
@@ -267,8 +276,7 @@ impl MarshalledBody {
     }
 
     fn signature(&mut self, kinds: &str) -> &mut MarshalledBody {
-        let size = u8::try_from(kinds.len()).unwrap_or(u8::MAX);
-        self.0.push(size);
+        self.0.push(u8::try_from(kinds.len()).unwrap_or(u8::MAX));
         self.0.extend(kinds.bytes().chain([0]));
         self
     }

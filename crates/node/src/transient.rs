@@ -113,16 +113,22 @@ impl TransientUnit {
             [] => Vec::new(),
             after => vec![command(RECOVER_PROGRAM, after), command(program, after)],
         };
-        let directory = std::env::current_dir()?;
         Systemd(&socket(root))
-            .start(self, command(program, arguments), &after, &directory)
+            .start(
+                self,
+                command(program, arguments),
+                &after,
+                &std::env::current_dir()?,
+            )
             .await?;
         let output = self.follow(root, Some(output), is_shown).await?;
         if let Some(errors) = self.errors {
             Self::show_errors(&root.at(Path::new(errors)))?;
         }
-        let verdict = self.verdict(root).await?;
-        Ok(EndedCommand { verdict, output })
+        Ok(EndedCommand {
+            verdict: self.verdict(root).await?,
+            output,
+        })
     }
 
     /// Copies standard error of the command that has ended, and removes its file.

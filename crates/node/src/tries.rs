@@ -40,8 +40,10 @@ pub(super) fn all(endpoint: &str, how: Tries) -> anyhow::Result<()> {
     }
     let output = within(LIMIT, own)?;
     let report: TryReport = serde_json::from_slice(&output.stdout).with_context(|| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        format!("criswitch try: {}", said.trim())
+        format!(
+            "criswitch try: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )
     })?;
     let problems: Vec<_> = report.tries.iter().filter_map(TryResult::problem).collect();
     ensure!(problems.is_empty(), "{}", problems.join("; "));
@@ -51,8 +53,7 @@ pub(super) fn all(endpoint: &str, how: Tries) -> anyhow::Result<()> {
 /// Removes the pods that an interrupted try has left, from the runtimes that answer.
 pub(super) fn remove(backends: &[String]) -> anyhow::Result<()> {
     backends.iter().try_for_each(|backend| {
-        let socket = Address::parse(backend)?;
-        block_on(async { remove_try_pods_at(&socket).await })
+        block_on(async { remove_try_pods_at(&Address::parse(backend)?).await })
     })
 }
 

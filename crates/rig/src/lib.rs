@@ -108,8 +108,10 @@ impl Rig {
     }
 
     pub fn sim(&self, name: &str) -> &Sim {
-        let found = self.sims.iter().find(|sim| sim.name() == name);
-        found.unwrap_or_else(|| panic!("no simulated runtime {name}"))
+        self.sims
+            .iter()
+            .find(|sim| sim.name() == name)
+            .unwrap_or_else(|| panic!("no simulated runtime {name}"))
     }
 
     /// The directory of the sockets and the configuration.
@@ -299,8 +301,9 @@ impl Rig {
     pub async fn create(&self, pod: &str, name: &str) -> String {
         let owner = self.owner_of(pod).unwrap();
         owner.add_image(IMAGE);
-        let pods = owner.pods().into_iter();
-        let labels = pods
+        let labels = owner
+            .pods()
+            .into_iter()
             .filter(|p| p.id == pod)
             .flat_map(|p| p.labels)
             .collect();

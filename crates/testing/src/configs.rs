@@ -51,12 +51,12 @@ pub fn container_in(
     image: &str,
 ) -> cri::ContainerConfig {
     let mut config = container_config(name, image);
-    let of_pod = pod_labels
-        .iter()
-        .filter(|(key, _)| key.starts_with("io.kubernetes.pod."));
-    config
-        .labels
-        .extend(of_pod.map(|(key, value)| (key.clone(), value.clone())));
+    config.labels.extend(
+        pod_labels
+            .iter()
+            .filter(|(key, _)| key.starts_with("io.kubernetes.pod."))
+            .map(|(key, value)| (key.clone(), value.clone())),
+    );
     config
 }
 

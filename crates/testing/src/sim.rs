@@ -117,8 +117,10 @@ impl Sim {
 
     /// The prefixes of the next ids, in this order.
     pub fn next_ids<'a>(self, prefixes: impl IntoIterator<Item = &'a str>) -> Sim {
-        let prefixes = prefixes.into_iter().map(str::to_owned);
-        self.store().ids.prefixes.extend(prefixes);
+        self.store()
+            .ids
+            .prefixes
+            .extend(prefixes.into_iter().map(str::to_owned));
         self
     }
 

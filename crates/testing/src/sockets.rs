@@ -12,8 +12,7 @@ pub use windows::*;
 
 /// Connects to a socket.
 pub async fn connect(socket: &Path) -> io::Result<Stream> {
-    let dialed = connect::dial(&address(socket))?;
-    Ok(dialed.stream().await?.0)
+    Ok(connect::dial(&address(socket))?.stream().await?.0)
 }
 
 #[cfg(unix)]
@@ -110,8 +109,9 @@ mod windows {
 
     /// The prefix of the addresses of all pipes in a directory, as a configuration file writes it.
     pub fn text(directory: &Path) -> String {
-        let of_any = address::endpoint(&address(&directory.join("any")));
-        of_any.trim_end_matches("/any").to_owned()
+        address::endpoint(&address(&directory.join("any")))
+            .trim_end_matches("/any")
+            .to_owned()
     }
 
     /// Creates the pipe, after the last instance of a previous server has ended.

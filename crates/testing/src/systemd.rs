@@ -129,8 +129,7 @@ impl Systemd {
             at = next;
         }
         let (status, output_text) = (self.runs)(unit, &words);
-        let path = self.root.join(output.trim_start_matches('/'));
-        fs::write(path, output_text).unwrap();
+        fs::write(self.root.join(output.trim_start_matches('/')), output_text).unwrap();
         *self.failed.lock().unwrap() = (status != 0).then(|| (unit.to_owned(), status));
     }
 }
@@ -150,8 +149,10 @@ fn text_at(body: &[u8], at: usize) -> (String, usize) {
 /// The offset after these bytes.
 fn after(body: &[u8], what: &str) -> usize {
     let what = what.as_bytes();
-    let at = body.windows(what.len()).position(|bytes| bytes == what);
-    at.expect("the property is set") + what.len()
+    body.windows(what.len())
+        .position(|bytes| bytes == what)
+        .expect("the property is set")
+        + what.len()
 }
 
 fn text(text: &str) -> Vec<u8> {

@@ -79,8 +79,11 @@ impl Walk<'_> {
 
     fn no_one_target(&mut self, row: &KeyValue<'_>, has: &str) -> Option<Placed<RowTarget>> {
         let what = format!("handler {:?} has {has}", row.key);
-        let hint = format!("one of the two, such as socket = {SOCKET_EXAMPLE}");
-        self.problems.report(&row.value_at, what, hint);
+        self.problems.report(
+            &row.value_at,
+            what,
+            format!("one of the two, such as socket = {SOCKET_EXAMPLE}"),
+        );
         None
     }
 
@@ -103,8 +106,11 @@ impl Walk<'_> {
         let socket = texts.remove("socket");
         if socket.is_none() && self.problems.len() == before {
             let what = format!("backend {:?} has no socket", row.key);
-            let hint = format_args!("socket = {SOCKET_EXAMPLE}");
-            self.problems.report(&row.value_at, what, hint);
+            self.problems.report(
+                &row.value_at,
+                what,
+                format_args!("socket = {SOCKET_EXAMPLE}"),
+            );
         }
         Some(BackendRow {
             socket: socket?,
@@ -121,8 +127,12 @@ impl Walk<'_> {
                     fields.tables.insert(key.name, entry);
                 }
                 Some(key) => {
-                    let texts = self.value(key, &entry).into_iter().flatten();
-                    fields.texts.extend(texts.map(|text| (key.name, text)));
+                    fields.texts.extend(
+                        self.value(key, &entry)
+                            .into_iter()
+                            .flatten()
+                            .map(|text| (key.name, text)),
+                    );
                 }
                 None => self.unknown(name, &entry),
             }

@@ -27,8 +27,9 @@ impl Walk<'_> {
                     _ => kubernetes::memory,
                 };
                 let quantity = text.parsed(parse, self.problems);
-                let quantity = quantity.map(|quantity| (resource.to_owned(), quantity));
-                scheduling.overhead.extend(quantity);
+                scheduling
+                    .overhead
+                    .extend(quantity.map(|quantity| (resource.to_owned(), quantity)));
             }
         }
         if let Some(table) = self.table(row, "node_selector") {
@@ -67,8 +68,11 @@ impl Walk<'_> {
             let place = self.file.place(value.span().start);
             let DeValue::Table(table) = value.get_ref() else {
                 let (key, other) = (entry.key, type_of(value.get_ref()));
-                let what = format!("{key:?} contains {other}; only tables are allowed");
-                self.problems.report(&place, what, example(entry));
+                self.problems.report(
+                    &place,
+                    format!("{key:?} contains {other}; only tables are allowed"),
+                    example(entry),
+                );
                 continue;
             };
             let before = self.problems.len();
@@ -152,10 +156,14 @@ fn effect(text: &str) -> Result<TaintEffect, InvalidValue> {
 /// The variant with this name.
 fn one_of<T: FromStr + VariantNames>(kind: &str, text: &str) -> Result<T, InvalidValue> {
     text.parse().map_err(|_| {
-        let names = T::VARIANTS.iter().copied();
-        let hint = nearest(text, names.filter(|name| !name.is_empty()));
-        let what = format!("{text:?} is not {kind} of tolerations");
-        invalid_value(what, &hint.unwrap_or_default())
+        let hint = nearest(
+            text,
+            T::VARIANTS.iter().copied().filter(|name| !name.is_empty()),
+        );
+        invalid_value(
+            format!("{text:?} is not {kind} of tolerations"),
+            &hint.unwrap_or_default(),
+        )
     })
 }
 

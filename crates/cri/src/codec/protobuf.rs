@@ -122,8 +122,9 @@ fn take<'a>(
     let (number, value) = match *all {
         // Nearly all fields of a list are strings and submessages with a one-byte key and a one-byte length.
         [key @ 8..0x80, length @ ..0x80, ref after @ ..] if key & 7 == LENGTH_DELIMITED => {
-            let split = after.split_at_checked(length.into());
-            let (bytes, after) = split.ok_or(Malformed::Encoding)?;
+            let (bytes, after) = after
+                .split_at_checked(length.into())
+                .ok_or(Malformed::Encoding)?;
             *rest = after;
             (u32::from(key >> 3), Value::Bytes(bytes))
         }
@@ -148,8 +149,9 @@ fn take_any<'a>(rest: &mut &'a [u8]) -> Result<(u32, Value<'a>), Malformed> {
         WireType::LengthDelimited => {
             let length = decode_varint(rest).map_err(|_| Malformed::Encoding)?;
             let length = usize::try_from(length).ok();
-            let split = length.and_then(|length| rest.split_at_checked(length));
-            let (bytes, after) = split.ok_or(Malformed::Encoding)?;
+            let (bytes, after) = length
+                .and_then(|length| rest.split_at_checked(length))
+                .ok_or(Malformed::Encoding)?;
             *rest = after;
             Value::Bytes(bytes)
         }

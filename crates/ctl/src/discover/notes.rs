@@ -20,8 +20,11 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
         .iter()
         .map(|backend| (backend.place.name.as_str(), &backend.found))
         .collect();
-    let sockets = plan.backends.iter().map(|backend| &backend.place.socket);
-    let shared = collisions::all(&found, sockets).into_iter();
+    let shared = collisions::all(
+        &found,
+        plan.backends.iter().map(|backend| &backend.place.socket),
+    )
+    .into_iter();
     let consequences = consequences::of(&found).into_iter();
     [
         others(discovered),
@@ -64,13 +67,15 @@ fn differing_cgroup_drivers(found: &[(&str, &Probed)]) -> Vec<String> {
 }
 
 fn not_ready(found: &[(&str, &Probed)]) -> Vec<String> {
-    let texts = found.iter().flat_map(|(name, found)| {
-        found
-            .not_ready(&NEEDED)
-            .into_iter()
-            .map(move |what| format!("{name}: {what}"))
-    });
-    texts.collect()
+    found
+        .iter()
+        .flat_map(|(name, found)| {
+            found
+                .not_ready(&NEEDED)
+                .into_iter()
+                .map(move |what| format!("{name}: {what}"))
+        })
+        .collect()
 }
 
 fn unexpected_users(found: &[(&str, &Probed)]) -> Vec<String> {

@@ -101,8 +101,9 @@ impl SocketPlace {
     pub(super) fn strip(&mut self, root: &Path) {
         for socket in std::iter::once(&mut self.socket).chain(&mut self.also) {
             let path = socket.path().strip_prefix(root).ok();
-            let path = path.and_then(|path| Address::parse(&format!("/{}", path.to_str()?)).ok());
-            *socket = path.unwrap_or_else(|| socket.clone());
+            *socket = path
+                .and_then(|path| Address::parse(&format!("/{}", path.to_str()?)).ok())
+                .unwrap_or_else(|| socket.clone());
         }
     }
 
@@ -116,8 +117,7 @@ impl SocketPlace {
 
 fn well_known(root: &Path) -> impl Iterator<Item = (Option<&'static str>, Address)> {
     paths::WELL_KNOWN.iter().filter_map(move |(name, path)| {
-        let path = paths::below(root, path);
-        let socket = Address::parse(path.to_str()?).ok()?;
+        let socket = Address::parse(paths::below(root, path).to_str()?).ok()?;
         Some((Some(*name), socket))
     })
 }

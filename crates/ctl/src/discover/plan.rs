@@ -89,8 +89,10 @@ fn conflict(rows: &[PlannedRow], backends: &[PlannedBackend], name: &str) -> Opt
         return Some("not valid in a RuntimeClass".to_owned());
     }
     let first = rows.iter().find(|row| row.name == name)?;
-    let first = backends.get(first.backend)?;
-    Some(format!("taken by {}, which comes first", first.place.name))
+    Some(format!(
+        "taken by {}, which comes first",
+        backends.get(first.backend)?.place.name
+    ))
 }
 
 impl PlannedRow {

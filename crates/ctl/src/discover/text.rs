@@ -48,8 +48,10 @@ fn listen(listen: Option<&Address>) -> String {
 }
 
 fn default(plan: &ConfigPlan) -> String {
-    let first = plan.backends.first();
-    let name = first.map_or("", |backend| backend.place.name.as_str());
+    let name = plan
+        .backends
+        .first()
+        .map_or("", |backend| backend.place.name.as_str());
     let about = format!("The row for pods without a RuntimeClass: {name}'s own default.");
     let (about, default) = (comment(&about), quoted(&plan.default));
     format!("{about}default_handler = {default}\n")
@@ -61,8 +63,12 @@ fn handlers(plan: &ConfigPlan) -> String {
     let width = plan.rows.iter().map(|row| key(row).len()).max();
     for (id, backend) in plan.backends.iter().enumerate() {
         text += &about_rows(backend);
-        let rows = plan.rows.iter().filter(|row| row.backend == id);
-        text.extend(rows.map(|row| line(backend, row, width.unwrap_or_default())));
+        text.extend(
+            plan.rows
+                .iter()
+                .filter(|row| row.backend == id)
+                .map(|row| line(backend, row, width.unwrap_or_default())),
+        );
     }
     text
 }

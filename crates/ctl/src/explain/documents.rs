@@ -87,8 +87,11 @@ pub(super) fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
     } else {
         vec![whole]
     };
-    let documents = parts.iter().map(|part| documents_of(name, *part));
-    Ok(documents.collect::<anyhow::Result<Vec<_>>>()?.concat())
+    Ok(parts
+        .iter()
+        .map(|part| documents_of(name, *part))
+        .collect::<anyhow::Result<Vec<_>>>()?
+        .concat())
 }
 
 /// The parts of a text between lines that have only `---` and a comment, which end a YAML document wherever they are.
@@ -97,8 +100,10 @@ fn sections(text: &str) -> Vec<FilePart<'_>> {
     let (mut end, mut number) = (0, 0);
     let mut add = |start: usize, end: usize, first: u64| {
         let text = text.get(start..end).unwrap_or_default();
-        let before = (first, 0);
-        found.push(FilePart { text, before });
+        found.push(FilePart {
+            text,
+            before: (first, 0),
+        });
     };
     for line in text.split_inclusive('\n') {
         let mut words = line.split_ascii_whitespace();

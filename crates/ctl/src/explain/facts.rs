@@ -60,19 +60,25 @@ impl NodeFacts {
             (Fact::HypervisorIsolation, hypervisor(row, runtime)),
         ];
         if let Some(runtime) = runtime {
-            let without = runtime.privileged_without_host_devices;
-            facts.push((Fact::PrivilegedWithoutHostDevices, without));
+            facts.push((
+                Fact::PrivilegedWithoutHostDevices,
+                runtime.privileged_without_host_devices,
+            ));
             facts.push((Fact::NvidiaRuntime, Some(runtime.is_nvidia)));
             for (fact, flag, values) in RUNSC_FLAGS {
-                let value = self.runsc_flag(runtime, flag, values);
-                facts.push((Fact::RunscFlag(fact), value));
+                facts.push((
+                    Fact::RunscFlag(fact),
+                    self.runsc_flag(runtime, flag, values),
+                ));
             }
         }
-        let known = facts.into_iter().filter_map(|(fact, it)| Some((fact, it?)));
         Facts {
             features,
             allowed_sysctls: self.allowed_sysctls.clone(),
-            known: known.collect(),
+            known: facts
+                .into_iter()
+                .filter_map(|(fact, it)| Some((fact, it?)))
+                .collect(),
         }
     }
 
@@ -90,8 +96,8 @@ impl NodeFacts {
         let Some(path) = &runtime.config_path else {
             return Some(false);
         };
-        let config = self.toml(path)?;
-        let flags = config
+        let flags = self
+            .toml(path)?
             .get("runsc_config")
             .map_or_else(|| Some(toml::Table::new()), |it| it.as_table().cloned())?;
         // The shim rejects a file with a value that is not a text, so its flags are unknown.
@@ -117,26 +123,27 @@ impl NodeFacts {
             return None;
         }
         let config = read.and_then(|path| self.toml(path));
-        let hypervisors = config
+        config
             .as_ref()
-            .and_then(|it| it.get("hypervisor")?.as_table());
-        let by_file = hypervisors.into_iter().flatten().find_map(|(name, keys)| {
-            match keys.get("shared_fs").and_then(toml::Value::as_str) {
-                Some(shared) => Some(shared != "none"),
-                None => by_words(&[name]),
-            }
-        });
-        by_file.or_else(|| {
-            let file = Path::new(path.unwrap_or_default()).file_name();
-            let file = file.and_then(|file| file.to_str()).unwrap_or_default();
-            by_words(&[file, shim, &row.backend_handler, &row.name])
-        })
+            .and_then(|it| it.get("hypervisor")?.as_table())
+            .into_iter()
+            .flatten()
+            .find_map(
+                |(name, keys)| match keys.get("shared_fs").and_then(toml::Value::as_str) {
+                    Some(shared) => Some(shared != "none"),
+                    None => by_words(&[name]),
+                },
+            )
+            .or_else(|| {
+                let file = Path::new(path.unwrap_or_default()).file_name();
+                let file = file.and_then(|file| file.to_str()).unwrap_or_default();
+                by_words(&[file, shim, &row.backend_handler, &row.name])
+            })
     }
 
     /// Whether a file of the folder `config.d` beside Kata's configuration may set `shared_fs`.
     fn may_drop_ins_share(&self, path: &str) -> bool {
-        let folder = self.path(&Path::new(path).with_file_name("config.d"));
-        fs::read_dir(folder)
+        fs::read_dir(self.path(&Path::new(path).with_file_name("config.d")))
             .into_iter()
             .flatten()
             .map(|file| disk::bytes(&file?.path()))
@@ -149,8 +156,7 @@ impl NodeFacts {
 
     /// A TOML file of the node; `None` if it cannot be read.
     fn toml(&self, path: &str) -> Option<toml::Table> {
-        let path = self.path(Path::new(path));
-        String::from_utf8(disk::bytes(&path).ok()?)
+        String::from_utf8(disk::bytes(&self.path(Path::new(path))).ok()?)
             .ok()?
             .parse()
             .ok()

@@ -207,8 +207,10 @@ fn of_pod(node: &NodeFacts, mut pod: Manifest, classes: &BTreeMap<String, Class>
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_owned();
-    let mut rows = table.handlers.iter();
-    let row = rows.find(|row| row.scheduling.class.as_ref() == Some(&class));
+    let row = table
+        .handlers
+        .iter()
+        .find(|row| row.scheduling.class.as_ref() == Some(&class));
     let of_file = classes.get(&class);
     let mapped = of_file
         .map(|class| &class.handler)
@@ -303,9 +305,10 @@ impl PodFits {
             };
             [&*fit.handler, &fit.backend, kind, fits, &fit.why()].map(str::to_owned)
         });
-        let title = std::iter::once(self.title()).chain(self.warnings());
         let parts = [
-            terminal::wrapped(&terminal::text_of(title)),
+            terminal::wrapped(&terminal::text_of(
+                std::iter::once(self.title()).chain(self.warnings()),
+            )),
             columns(&["HANDLER", "BACKEND", "KIND", "FITS", "WHY"], rows)?,
         ];
         let reasons = self.fits.iter().map(|fit| self.reasons(fit));
@@ -376,11 +379,13 @@ impl PodFits {
             let fact = fact.unwrap_or_default();
             format!("unknown, applies if {fact}: {}", self.reason(found))
         });
-        let not_judged = self.not_judged(fit);
         let lines = missing
             .chain(findings)
             .chain(undecided)
-            .chain(not_judged.map(|field| format!("not judged: {field}")))
+            .chain(
+                self.not_judged(fit)
+                    .map(|field| format!("not judged: {field}")),
+            )
             .chain(fit.unknown.iter().map(|it| format!("unknown: {it}")))
             .map(|line| format!("{}: {line}", fit.handler));
         terminal::wrapped(&terminal::text_of(lines))

@@ -142,8 +142,10 @@ fn last_change(state: &State, row: &Row) -> Option<RowChange> {
             let Some(reload::Result::Changes(changes)) = &outcome.result else {
                 return None;
             };
-            let mut moves = changes.handlers_moved.iter();
-            let moved = moves.find(|moved| moved.name == row.name);
+            let moved = changes
+                .handlers_moved
+                .iter()
+                .find(|moved| moved.name == row.name);
             (moved.is_some() || changes.handlers_added.contains(&row.name)).then(|| RowChange {
                 reload: outcome.number,
                 at: outcome.at.clone(),
@@ -190,7 +192,6 @@ impl ExplainedHandler {
             Ok((pods, ready)) => format!("{pods} ({ready} ready)"),
             Err(cause) => format!("unknown: {cause}"),
         };
-        let consequences = self.consequences.iter().flatten();
         let lines = [
             format!("handler {}{}", self.row.name, default.unwrap_or_default()),
             format!("  row: {row}"),
@@ -200,7 +201,12 @@ impl ExplainedHandler {
             format!("  pods: {pods}"),
         ]
         .into_iter()
-        .chain(consequences.map(|what| format!("  backend {}: {what}", self.row.backend)));
+        .chain(
+            self.consequences
+                .iter()
+                .flatten()
+                .map(|what| format!("  backend {}: {what}", self.row.backend)),
+        );
         Ok(terminal::paragraphs([
             terminal::wrapped(&terminal::text_of(lines)),
             failures(self.rejections.iter())?,

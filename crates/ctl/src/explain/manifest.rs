@@ -137,8 +137,8 @@ fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
         return Ok(vec![path.to_owned()]);
     }
     let shown = path.display();
-    let entries = fs::read_dir(path).with_context(|| format!("cannot read {shown}"))?;
-    let mut files: Vec<_> = entries
+    let mut files: Vec<_> = fs::read_dir(path)
+        .with_context(|| format!("cannot read {shown}"))?
         .map(|entry| Ok(entry?.path()))
         .collect::<io::Result<Vec<_>>>()
         .with_context(|| format!("cannot read {shown}"))?
@@ -295,16 +295,17 @@ fn unknown_class_fields(object: &Object<'_>) -> Vec<String> {
     if object.api_version == OLD_CLASS {
         return Vec::new();
     }
-    let fields = CLASS_FIELDS.into_iter().flat_map(|(place, known)| {
-        object
-            .value
-            .pointer(place)
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten()
-            .map(move |(key, _)| (&**key, known))
-    });
-    fields
+    CLASS_FIELDS
+        .into_iter()
+        .flat_map(|(place, known)| {
+            object
+                .value
+                .pointer(place)
+                .and_then(Value::as_object)
+                .into_iter()
+                .flatten()
+                .map(move |(key, _)| (&**key, known))
+        })
         .filter(|(key, known)| !known.contains(key))
         .map(|(key, known)| {
             let near = near(key, known).map(|near| format!("; did you mean {near}?"));
@@ -382,8 +383,9 @@ impl Manifest {
 /// The first container of the pod that has no image.
 fn without_image(pod: &Value) -> Option<String> {
     ["initContainers", "containers"].iter().find_map(|list| {
-        let containers = pod["spec"].get(list)?.as_array()?;
-        containers
+        pod["spec"]
+            .get(list)?
+            .as_array()?
             .iter()
             .position(|it| it["image"].is_null())
             .map(|index| format!("spec.{list}[{index}]"))

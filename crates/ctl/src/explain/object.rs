@@ -258,8 +258,11 @@ pub(super) fn misplaced(object: &Value, path: &str) -> Vec<UnknownField> {
     }
     let mut fields = Vec::new();
     for place in &places {
-        let object = at(object, place).and_then(Value::as_object);
-        for (key, _) in object.into_iter().flatten() {
+        for (key, _) in at(object, place)
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
             // A Job has a field of this name too.
             if criswitch_advice::is_pod_field(key) && key != "activeDeadlineSeconds" {
                 fields.push(UnknownField {

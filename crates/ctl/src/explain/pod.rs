@@ -83,8 +83,10 @@ pub(super) fn rejections<'a>(
 fn listed_pod(state: &State, pod: &PodSandbox) -> ListedPod {
     let handler = &pod.runtime_handler;
     let backend = owners(state).get(pod.id.as_str()).copied();
-    let mut backends = state.backends.iter();
-    let by_default = backends.any(|backend| backend.default_pod_ids.contains(&pod.id));
+    let by_default = state
+        .backends
+        .iter()
+        .any(|backend| backend.default_pod_ids.contains(&pod.id));
     let own = if by_default {
         &state.default_handler
     } else {

@@ -97,18 +97,23 @@ pub(crate) fn kind(row: &Handler) -> Option<RuntimeKind> {
 impl Policy {
     /// The policy and its binding; nothing if no limit of this kind has the policy's effect.
     fn objects(&self, class: &str, kind: RuntimeKind) -> Vec<Value> {
-        let limits = LIMITS.iter().filter(|it| {
-            it.kinds.contains(&kind) && it.policy() == Some(self.effect) && is_met(it, kind)
-        });
-        let validations: Vec<_> = limits.flat_map(|it| validations(it, class, kind)).collect();
+        let validations: Vec<_> = LIMITS
+            .iter()
+            .filter(|it| {
+                it.kinds.contains(&kind) && it.policy() == Some(self.effect) && is_met(it, kind)
+            })
+            .flat_map(|it| validations(it, class, kind))
+            .collect();
         if validations.is_empty() {
             return Vec::new();
         }
         let name = format!("criswitch-{class}{}", self.suffix);
-        let expressions = validations
-            .iter()
-            .filter_map(|it| it["expression"].as_str());
-        let variables = variables(expressions.collect());
+        let variables = variables(
+            validations
+                .iter()
+                .filter_map(|it| it["expression"].as_str())
+                .collect(),
+        );
         let policy = json!({
             "apiVersion": API,
             "kind": "ValidatingAdmissionPolicy",

@@ -41,8 +41,9 @@ impl TryFailure {
     fn of(rpc: &str, status: &Status) -> TryFailure {
         // A status of the server has no source.
         if let Some(lost) = status.source() {
-            let text = format!("criswitch ended the connection during {rpc}: {lost}");
-            return TryFailure::new(text);
+            return TryFailure::new(format!(
+                "criswitch ended the connection during {rpc}: {lost}"
+            ));
         }
         let (code, message) = (status.code(), status.message());
         TryFailure {

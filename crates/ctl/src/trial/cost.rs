@@ -114,8 +114,11 @@ impl Cost {
     /// that a virtual machine may still use; file pages that the cgroups of other pods are charged for; and a pod that
     /// was not idle. The notes have the figures of the run with the most memory.
     pub(super) fn notes(&self) -> Vec<String> {
-        let runs = self.container.iter();
-        let Some(run) = runs.max_by_key(|run| run.max_memory_bytes()) else {
+        let Some(run) = self
+            .container
+            .iter()
+            .max_by_key(|run| run.max_memory_bytes())
+        else {
             return Vec::new();
         };
         let mut notes = Vec::new();

@@ -53,13 +53,14 @@ pub(super) async fn has(daemon: &Running, handler: &str, name: &str) -> Result<b
         image: Some(spec(name.to_owned(), handler)),
         verbose: false,
     };
-    let status = reply(
+    Ok(reply(
         CALL_LIMIT,
         "ImageStatus",
         daemon.images().image_status(request),
     )
-    .await?;
-    Ok(status.image.is_some())
+    .await?
+    .image
+    .is_some())
 }
 
 /// Pulls an image into the store of the handler's backend.

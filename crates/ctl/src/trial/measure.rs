@@ -40,8 +40,10 @@ impl Measurement<'_> {
         for number in 1..=self.runs {
             let name = format!("run {number} of {}", self.runs);
             let both = async {
-                let empty = self.pod(pods, None).await?;
-                Ok((empty, self.pod(pods, Some(&self.image)).await?))
+                Ok((
+                    self.pod(pods, None).await?,
+                    self.pod(pods, Some(&self.image)).await?,
+                ))
             };
             let (empty, container) = both.await.map_err(|stopped| match stopped {
                 Stopped::Failed(why) => Stopped::Failed(format!("{name}: {why}")),
@@ -81,8 +83,7 @@ impl Measurement<'_> {
             let idle = steps.run("measure", self.idle(pod, parent)).await?;
             let free_in_guest_bytes = match image {
                 Some(_) if self.is_virtual_machine => {
-                    let report = pod.execute(kernel::look()).await?;
-                    KernelReport::parse(&report).free_memory_bytes
+                    KernelReport::parse(&pod.execute(kernel::look()).await?).free_memory_bytes
                 }
                 _ => None,
             };

@@ -191,7 +191,6 @@ impl<'a> TrialPod<'a> {
     }
 
     async fn create_container(&mut self, image: &ImageSpec) -> Result<(), TryFailure> {
-        let linux = self.config.linux.as_ref();
         let request = CreateContainerRequest {
             pod_sandbox_id: self.pod_id(),
             config: Some(ContainerConfig {
@@ -203,16 +202,19 @@ impl<'a> TrialPod<'a> {
                 command: kernel::keep(self.uid()),
                 log_path: LOG.to_owned(),
                 labels: self.config.labels.clone(),
-                linux: linux.map(|_| LinuxContainerConfig::default()),
+                linux: self
+                    .config
+                    .linux
+                    .as_ref()
+                    .map(|_| LinuxContainerConfig::default()),
                 ..ContainerConfig::default()
             }),
             sandbox_config: Some(self.config.clone()),
         };
-        let mut runtime = self.daemon.runtime();
         let created = reply(
             CALL_LIMIT,
             "CreateContainer",
-            runtime.create_container(request),
+            self.daemon.runtime().create_container(request),
         )
         .await?;
         self.container = Some(created.container_id);
@@ -239,8 +241,12 @@ impl<'a> TrialPod<'a> {
             cmd: command,
             timeout: COMMAND_LIMIT_S,
         };
-        let mut runtime = self.daemon.runtime();
-        let executed = reply(CALL_LIMIT, "ExecSync", runtime.exec_sync(request)).await?;
+        let executed = reply(
+            CALL_LIMIT,
+            "ExecSync",
+            self.daemon.runtime().exec_sync(request),
+        )
+        .await?;
         if executed.exit_code != 0 {
             return Err(TryFailure::new(format!(
                 "the command ended with exit code {}: {}",
@@ -280,17 +286,25 @@ impl<'a> TrialPod<'a> {
             container_id: self.container_id(),
             timeout: 0,
         };
-        let mut runtime = self.daemon.runtime();
-        reply(CALL_LIMIT, "StopContainer", runtime.stop_container(request))
-            .await
-            .map(drop)
+        reply(
+            CALL_LIMIT,
+            "StopContainer",
+            self.daemon.runtime().stop_container(request),
+        )
+        .await
+        .map(drop)
     }
 
     async fn remove_container(&mut self) -> Result<(), TryFailure> {
         let container_id = self.container_id();
-        let mut runtime = self.daemon.runtime();
-        let removed = runtime.remove_container(RemoveContainerRequest { container_id });
-        reply(CALL_LIMIT, "RemoveContainer", removed).await?;
+        reply(
+            CALL_LIMIT,
+            "RemoveContainer",
+            self.daemon
+                .runtime()
+                .remove_container(RemoveContainerRequest { container_id }),
+        )
+        .await?;
         self.container = None;
         Ok(())
     }
@@ -318,16 +332,27 @@ impl<'a> TrialPod<'a> {
 
     async fn stop(&self) -> Result<(), TryFailure> {
         let pod_sandbox_id = self.pod_id();
-        let mut runtime = self.daemon.runtime();
-        let stopped = runtime.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id });
-        reply(CALL_LIMIT, "StopPodSandbox", stopped).await.map(drop)
+        reply(
+            CALL_LIMIT,
+            "StopPodSandbox",
+            self.daemon
+                .runtime()
+                .stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id }),
+        )
+        .await
+        .map(drop)
     }
 
     async fn remove(&mut self) -> Result<(), TryFailure> {
         let pod_sandbox_id = self.pod_id();
-        let mut runtime = self.daemon.runtime();
-        let removed = runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id });
-        reply(CALL_LIMIT, "RemovePodSandbox", removed).await?;
+        reply(
+            CALL_LIMIT,
+            "RemovePodSandbox",
+            self.daemon
+                .runtime()
+                .remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id }),
+        )
+        .await?;
         self.id = None;
         Ok(())
     }
@@ -456,14 +481,16 @@ impl<'a> TrialPod<'a> {
                 ..PodSandboxFilter::default()
             }),
         };
-        let mut runtime = self.daemon.runtime();
-        let listed = reply(
+        Ok(reply(
             CALL_LIMIT,
             "ListPodSandbox",
-            runtime.list_pod_sandbox(request),
+            self.daemon.runtime().list_pod_sandbox(request),
         )
-        .await?;
-        Ok(listed.items.into_iter().next().map(|pod| pod.id))
+        .await?
+        .items
+        .into_iter()
+        .next()
+        .map(|pod| pod.id))
     }
 
     /// Whether the backend is ready, and its part of the daemon's last list came from the backend, not from the cache.

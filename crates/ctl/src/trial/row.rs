@@ -125,8 +125,7 @@ fn check(texts: &[(&Path, String)], handler: &str, overhead: &Quantities) -> any
 /// Replaces a file, or the target of a link.
 fn store(path: &Path, text: &str) -> anyhow::Result<()> {
     let path = fs::canonicalize(path)?;
-    let old = fs::metadata(&path)?;
-    Ok(replace(&path, text, &Access::Like(&old))?)
+    Ok(replace(&path, text, &Access::Like(&fs::metadata(&path)?))?)
 }
 
 /// The text of a file with this overhead in the row of the handler.
@@ -223,8 +222,11 @@ fn update(old: &mut dyn TableLike, line: &str, overhead: &Quantities) {
 
 /// Adds a key after the last key of a table, with the same indentation.
 fn add(table: &mut dyn TableLike, line: &str, key: &str, value: Value) {
-    let values = table.iter().filter(|(_, item)| item.is_value());
-    let last = values.last().map(|(key, _)| key.to_owned());
+    let last = table
+        .iter()
+        .filter(|(_, item)| item.is_value())
+        .last()
+        .map(|(key, _)| key.to_owned());
     let decor = last.and_then(|last| Some(table.key(&last)?.leaf_decor().clone()));
     table.insert(key, Item::Value(value));
     let prefix = decor.as_ref().and_then(|decor| decor.prefix()?.as_str());

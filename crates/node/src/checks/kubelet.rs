@@ -32,8 +32,13 @@ pub(super) fn layout(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<
 pub(super) fn image_endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let mut findings = Vec::new();
     let name = "the kubelet's image service endpoint";
-    let images = facts.kubelet.set(IMAGES);
-    judge(images, name, &facts.endpoint, "removing it", &mut findings);
+    judge(
+        facts.kubelet.set(IMAGES),
+        name,
+        &facts.endpoint,
+        "removing it",
+        &mut findings,
+    );
     Some(findings)
 }
 
@@ -139,11 +144,12 @@ pub(super) fn flags(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<F
 
 pub(super) fn daemon_reload(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let unit = &facts.layout.as_ref().ok()?.unit;
-    let asked = facts
+    Some(vec![match facts
         .root
         .is_this_machine()
-        .then(|| Unit::needs_reload(unit));
-    Some(vec![match asked.flatten() {
+        .then(|| Unit::needs_reload(unit))
+        .flatten()
+    {
         Some(false) => return None,
         Some(true) => Finding::new(
             [unit],

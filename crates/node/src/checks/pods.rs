@@ -69,9 +69,8 @@ pub(super) fn backend(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec
         let what = "the machine does not run, so no backend was asked";
         return Some(vec![Finding::unknown(places, what, "")]);
     };
-    let faults = probe::faults(backends, probes);
     Some(
-        faults
+        probe::faults(backends, probes)
             .map(|(place, fault)| Finding::new([place], fault, ""))
             .collect(),
     )
@@ -93,10 +92,15 @@ pub(super) fn current_runtime(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Op
 pub(super) fn shared(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<Finding>> {
     let answered = answered(facts);
     Some(match &facts.wanted {
-        Ok(wanted) if facts.root.runs() => {
-            let backends = wanted.config.table.backends.iter();
-            collisions::all(&answered, backends.map(|backend| &backend.socket))
-        }
+        Ok(wanted) if facts.root.runs() => collisions::all(
+            &answered,
+            wanted
+                .config
+                .table
+                .backends
+                .iter()
+                .map(|backend| &backend.socket),
+        ),
         _ => collisions::between(&answered),
     })
 }
@@ -146,8 +150,11 @@ pub(super) fn handler_without_row(
         for pod in running(found) {
             let handler = &pod.runtime_handler;
             if !handler.is_empty() && table.name_for(row.id, handler).is_none() {
-                let what = format!("the pod uses the handler {handler:?}, which has no row");
-                findings.push(Finding::new([name(pod)], what, "a row under [handlers]"));
+                findings.push(Finding::new(
+                    [name(pod)],
+                    format!("the pod uses the handler {handler:?}, which has no row"),
+                    "a row under [handlers]",
+                ));
             }
         }
     }

@@ -42,8 +42,9 @@ fn streamed(status: &'static str) -> Reply {
         ..Default::default()
     };
     let message = move |_| {
-        let pod_sandboxes = ids(A_MESSAGE).map(pod).collect();
-        Frame::data(frame(&cri::StreamPodSandboxesResponse { pod_sandboxes }))
+        Frame::data(frame(&cri::StreamPodSandboxesResponse {
+            pod_sandboxes: ids(A_MESSAGE).map(pod).collect(),
+        }))
     };
     let messages = (0..EVER_NEW / A_MESSAGE).map(message);
     of_frames(stream::iter(messages).chain(stream::iter([end(status)])))

@@ -26,8 +26,9 @@ pub fn unfinished(rpc: &str) -> Option<Reply> {
 pub fn unfinished_beside_a_long_list(rpc: &str) -> Option<Reply> {
     let list = || {
         let mut list = containers([CONTAINER]);
-        let text = ("text".to_owned(), "x".repeat(LONG_LIST));
-        list.containers[0].annotations.extend([text]);
+        list.containers[0]
+            .annotations
+            .extend([("text".to_owned(), "x".repeat(LONG_LIST))]);
         fine(&list)
     };
     match rpc {

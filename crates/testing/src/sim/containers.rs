@@ -169,10 +169,9 @@ impl Store {
             return Ok(());
         }
         let path = Path::new(&pod.config.log_directory).join(&container.config.log_path);
-        let word = container.config.command.last().cloned();
         let line = format!(
             "2026-01-01T00:00:00.0Z stdout F {}\n",
-            word.unwrap_or_default()
+            container.config.command.last().cloned().unwrap_or_default()
         );
         let written = std::fs::write(&path, line);
         written.map_err(|error| Status::unknown(format!("{}: {error}", path.display())))
@@ -309,8 +308,8 @@ impl Store {
     }
 
     fn container_place(&self, key: &str) -> Answer<usize> {
-        let found = self.find_container(key);
-        found.map_err(|miss| miss.status("container", key))
+        self.find_container(key)
+            .map_err(|miss| miss.status("container", key))
     }
 
     fn find_container(&self, key: &str) -> Result<usize, Miss> {

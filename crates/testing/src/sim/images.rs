@@ -95,10 +95,9 @@ impl Store {
     /// configured.
     fn resolve(&self, reference: &str) -> Result<(), Status> {
         if self.settings.image_ids == ImageIds::Bare && reference.starts_with("sha256:") {
-            let text = format!(
+            return Err(Status::unknown(format!(
                 "short-name {reference:?} did not resolve to an alias and no unqualified-search registries are defined"
-            );
-            return Err(Status::unknown(text));
+            )));
         }
         Ok(())
     }
@@ -118,11 +117,14 @@ impl Store {
     /// Adds a reference to the security profile with its digest. Returns whether the profile was there.
     pub fn add_profile(&mut self, reference: &str) -> Result<bool, Status> {
         let Some((_, digest)) = reference.split_once('@') else {
-            let text = format!("security profile invalid: {reference:?} has no digest");
-            return Err(Status::invalid_argument(text));
+            return Err(Status::invalid_argument(format!(
+                "security profile invalid: {reference:?} has no digest"
+            )));
         };
-        let mut profiles = self.profiles.iter_mut();
-        let found = profiles.find(|profile| profile.digest == digest);
+        let found = self
+            .profiles
+            .iter_mut()
+            .find(|profile| profile.digest == digest);
         let cached = found.is_some();
         match found {
             Some(profile) if profile.refs.iter().any(|it| it == reference) => {}
@@ -155,8 +157,9 @@ impl ImageService for Service {
         r: Request<cri::ListImagesRequest>,
     ) -> Reply<cri::ListImagesResponse> {
         self.with(r, |store, r| {
-            let images = store.list_images(r.filter);
-            Ok(cri::ListImagesResponse { images })
+            Ok(cri::ListImagesResponse {
+                images: store.list_images(r.filter),
+            })
         })
     }
 
@@ -183,8 +186,9 @@ impl ImageService for Service {
             if reference.is_empty() {
                 return Err(Status::unknown("failed to parse image reference \"\""));
             }
-            let image_ref = store.add_image(&reference);
-            Ok(cri::PullImageResponse { image_ref })
+            Ok(cri::PullImageResponse {
+                image_ref: store.add_image(&reference),
+            })
         })
     }
 
@@ -210,8 +214,9 @@ impl ImageService for Service {
         r: Request<cri::PullSecurityProfileRequest>,
     ) -> Reply<cri::PullSecurityProfileResponse> {
         self.with(r, |store, r| {
-            let cached = store.add_profile(&reference_of(r.image.as_ref()))?;
-            Ok(cri::PullSecurityProfileResponse { cached })
+            Ok(cri::PullSecurityProfileResponse {
+                cached: store.add_profile(&reference_of(r.image.as_ref()))?,
+            })
         })
     }
 
@@ -220,8 +225,9 @@ impl ImageService for Service {
         r: Request<cri::ListSecurityProfilesRequest>,
     ) -> Reply<cri::ListSecurityProfilesResponse> {
         self.with(r, |store, _| {
-            let profiles = store.profiles.clone();
-            Ok(cri::ListSecurityProfilesResponse { profiles })
+            Ok(cri::ListSecurityProfilesResponse {
+                profiles: store.profiles.clone(),
+            })
         })
     }
 

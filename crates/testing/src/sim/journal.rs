@@ -75,8 +75,10 @@ impl Call {
 impl Journal {
     /// The calls of an RPC, without criswitch's own calls of `PodSandboxStats`, which name no pod.
     pub fn calls_of(&self, rpc: &str) -> impl Iterator<Item = &Call> {
-        let calls = self.calls.iter().filter(move |call| call.rpc == rpc);
-        calls.filter(|call| call.rpc != "PodSandboxStats" || !call.message().is_empty())
+        self.calls
+            .iter()
+            .filter(move |call| call.rpc == rpc)
+            .filter(|call| call.rpc != "PodSandboxStats" || !call.message().is_empty())
     }
 
     pub fn is_held_for_good(&self, rpc: &str, request: &[u8]) -> bool {
@@ -87,11 +89,10 @@ impl Journal {
 
     /// The error that replaces the reply, if the RPC is missing or made to fail.
     pub fn unroutable(&self, rpc: &str) -> Option<Status> {
-        let lacks = self
-            .lacks
+        self.lacks
             .contains(rpc)
-            .then(|| Status::unimplemented(format!("unknown method {rpc} for service runtime.v1")));
-        lacks.or_else(|| self.fails.get(rpc).cloned())
+            .then(|| Status::unimplemented(format!("unknown method {rpc} for service runtime.v1")))
+            .or_else(|| self.fails.get(rpc).cloned())
     }
 
     /// The bytes to put into the replies of an RPC.
@@ -101,10 +102,12 @@ impl Journal {
         } else {
             Extra::default()
         };
-        let behind = self.appended.get(rpc).into_iter().flatten();
-        extra.message.extend(behind);
-        let items = self.appended_to_items.get(rpc).into_iter().flatten();
-        extra.items.extend(items);
+        extra
+            .message
+            .extend(self.appended.get(rpc).into_iter().flatten());
+        extra
+            .items
+            .extend(self.appended_to_items.get(rpc).into_iter().flatten());
         extra
     }
 }

@@ -167,8 +167,11 @@ impl Store {
     pub fn checkpoint_pod(&mut self, request: &cri::CheckpointPodRequest) -> Answer<()> {
         let pod = self.pod(&request.pod_sandbox_id)?;
         let chosen = &request.container_ids;
-        let inside = self.containers.iter().filter(|c| c.pod == pod.id);
-        let wanted = inside.filter(|c| chosen.is_empty() || chosen.contains(&c.id));
+        let wanted = self
+            .containers
+            .iter()
+            .filter(|c| c.pod == pod.id)
+            .filter(|c| chosen.is_empty() || chosen.contains(&c.id));
         let checkpoint = Checkpoint {
             pod: pod.config.clone(),
             containers: wanted.map(|c| c.config.clone()).collect(),
@@ -230,8 +233,11 @@ impl Store {
     }
 
     fn containers_of(&self, pod: &str) -> Vec<String> {
-        let inside = self.containers.iter().filter(|c| c.pod == pod);
-        inside.map(|c| c.id.clone()).collect()
+        self.containers
+            .iter()
+            .filter(|c| c.pod == pod)
+            .map(|c| c.id.clone())
+            .collect()
     }
 }
 

@@ -58,8 +58,9 @@ impl RuntimeService for Service {
         r: Request<cri::RunPodSandboxRequest>,
     ) -> Reply<cri::RunPodSandboxResponse> {
         self.with(r, |store, r| {
-            let pod_sandbox_id = store.run_pod(r.config, &r.runtime_handler)?;
-            Ok(cri::RunPodSandboxResponse { pod_sandbox_id })
+            Ok(cri::RunPodSandboxResponse {
+                pod_sandbox_id: store.run_pod(r.config, &r.runtime_handler)?,
+            })
         })
     }
 
@@ -95,8 +96,9 @@ impl RuntimeService for Service {
         r: Request<cri::ListPodSandboxRequest>,
     ) -> Reply<cri::ListPodSandboxResponse> {
         self.with(r, |store, r| {
-            let items = store.list_pods(r.filter);
-            Ok(cri::ListPodSandboxResponse { items })
+            Ok(cri::ListPodSandboxResponse {
+                items: store.list_pods(r.filter),
+            })
         })
     }
 
@@ -115,8 +117,9 @@ impl RuntimeService for Service {
         r: Request<cri::CreateContainerRequest>,
     ) -> Reply<cri::CreateContainerResponse> {
         self.with(r, |store, r| {
-            let container_id = store.create_container(&r.pod_sandbox_id, r.config)?;
-            Ok(cri::CreateContainerResponse { container_id })
+            Ok(cri::CreateContainerResponse {
+                container_id: store.create_container(&r.pod_sandbox_id, r.config)?,
+            })
         })
     }
 
@@ -155,8 +158,9 @@ impl RuntimeService for Service {
         r: Request<cri::ListContainersRequest>,
     ) -> Reply<cri::ListContainersResponse> {
         self.with(r, |store, r| {
-            let containers = store.list_containers(r.filter);
-            Ok(cri::ListContainersResponse { containers })
+            Ok(cri::ListContainersResponse {
+                containers: store.list_containers(r.filter),
+            })
         })
     }
 
@@ -203,15 +207,17 @@ impl RuntimeService for Service {
 
     async fn exec(&self, r: Request<cri::ExecRequest>) -> Reply<cri::ExecResponse> {
         self.with(r, |store, r| {
-            let url = store.container_url("exec", &r.container_id)?;
-            Ok(cri::ExecResponse { url })
+            Ok(cri::ExecResponse {
+                url: store.container_url("exec", &r.container_id)?,
+            })
         })
     }
 
     async fn attach(&self, r: Request<cri::AttachRequest>) -> Reply<cri::AttachResponse> {
         self.with(r, |store, r| {
-            let url = store.container_url("attach", &r.container_id)?;
-            Ok(cri::AttachResponse { url })
+            Ok(cri::AttachResponse {
+                url: store.container_url("attach", &r.container_id)?,
+            })
         })
     }
 
@@ -220,8 +226,9 @@ impl RuntimeService for Service {
         r: Request<cri::PortForwardRequest>,
     ) -> Reply<cri::PortForwardResponse> {
         self.with(r, |store, r| {
-            let url = store.pod_url("portforward", &r.pod_sandbox_id)?;
-            Ok(cri::PortForwardResponse { url })
+            Ok(cri::PortForwardResponse {
+                url: store.pod_url("portforward", &r.pod_sandbox_id)?,
+            })
         })
     }
 
@@ -230,8 +237,9 @@ impl RuntimeService for Service {
         r: Request<cri::ContainerStatsRequest>,
     ) -> Reply<cri::ContainerStatsResponse> {
         self.with(r, |store, r| {
-            let stats = Some(store.container_stats(&r.container_id)?);
-            Ok(cri::ContainerStatsResponse { stats })
+            Ok(cri::ContainerStatsResponse {
+                stats: Some(store.container_stats(&r.container_id)?),
+            })
         })
     }
 
@@ -240,8 +248,9 @@ impl RuntimeService for Service {
         r: Request<cri::ListContainerStatsRequest>,
     ) -> Reply<cri::ListContainerStatsResponse> {
         self.with(r, |store, r| {
-            let stats = store.list_container_stats(r.filter);
-            Ok(cri::ListContainerStatsResponse { stats })
+            Ok(cri::ListContainerStatsResponse {
+                stats: store.list_container_stats(r.filter),
+            })
         })
     }
 
@@ -260,8 +269,9 @@ impl RuntimeService for Service {
         r: Request<cri::PodSandboxStatsRequest>,
     ) -> Reply<cri::PodSandboxStatsResponse> {
         self.with(r, |store, r| {
-            let stats = Some(store.pod_stats(&r.pod_sandbox_id)?);
-            Ok(cri::PodSandboxStatsResponse { stats })
+            Ok(cri::PodSandboxStatsResponse {
+                stats: Some(store.pod_stats(&r.pod_sandbox_id)?),
+            })
         })
     }
 
@@ -270,8 +280,9 @@ impl RuntimeService for Service {
         r: Request<cri::ListPodSandboxStatsRequest>,
     ) -> Reply<cri::ListPodSandboxStatsResponse> {
         self.with(r, |store, r| {
-            let stats = store.list_pod_stats(r.filter);
-            Ok(cri::ListPodSandboxStatsResponse { stats })
+            Ok(cri::ListPodSandboxStatsResponse {
+                stats: store.list_pod_stats(r.filter),
+            })
         })
     }
 
@@ -342,8 +353,9 @@ impl RuntimeService for Service {
         r: Request<cri::ListMetricDescriptorsRequest>,
     ) -> Reply<cri::ListMetricDescriptorsResponse> {
         self.with(r, |store, _| {
-            let descriptors = store.settings.descriptors.clone();
-            Ok(cri::ListMetricDescriptorsResponse { descriptors })
+            Ok(cri::ListMetricDescriptorsResponse {
+                descriptors: store.settings.descriptors.clone(),
+            })
         })
     }
 
@@ -352,8 +364,9 @@ impl RuntimeService for Service {
         r: Request<cri::ListPodSandboxMetricsRequest>,
     ) -> Reply<cri::ListPodSandboxMetricsResponse> {
         self.with(r, |store, _| {
-            let pod_metrics = store.pod_metrics();
-            Ok(cri::ListPodSandboxMetricsResponse { pod_metrics })
+            Ok(cri::ListPodSandboxMetricsResponse {
+                pod_metrics: store.pod_metrics(),
+            })
         })
     }
 

@@ -97,15 +97,13 @@ impl Settings {
         if !self.advertises_handlers {
             return Vec::new();
         }
-        let default = self
-            .handlers
+        self.handlers
             .first()
             .cloned()
             .map(|first| cri::RuntimeHandler {
                 name: String::new(),
                 ..first
-            });
-        default
+            })
             .into_iter()
             .chain(self.handlers.iter().cloned())
             .collect()

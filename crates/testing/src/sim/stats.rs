@@ -78,16 +78,17 @@ impl Store {
             value: number(id, 1000),
             double_value: None,
         };
-        let descriptors = self.settings.descriptors.iter();
-        let samples = descriptors.flat_map(|descriptor| {
-            let is_of_cpu = descriptor.label_keys.iter().any(|key| key == "cpu");
-            (0..=usize::from(is_of_cpu)).map(move |sample| metric(descriptor, sample))
-        });
-        samples.collect()
+        self.settings
+            .descriptors
+            .iter()
+            .flat_map(|descriptor| {
+                let is_of_cpu = descriptor.label_keys.iter().any(|key| key == "cpu");
+                (0..=usize::from(is_of_cpu)).map(move |sample| metric(descriptor, sample))
+            })
+            .collect()
     }
 
     fn stats_of_pod(&self, pod: &Pod) -> cri::PodSandboxStats {
-        let inside = self.running_containers().filter(|c| c.pod == pod.id);
         cri::PodSandboxStats {
             attributes: Some(cri::PodSandboxAttributes {
                 id: pod.id.clone(),
@@ -103,7 +104,11 @@ impl Store {
                     timestamp: pod.created_at,
                     process_count: number(&pod.id, 32),
                 }),
-                containers: inside.map(stats_of).collect(),
+                containers: self
+                    .running_containers()
+                    .filter(|c| c.pod == pod.id)
+                    .map(stats_of)
+                    .collect(),
                 io: None,
             }),
             windows: None,

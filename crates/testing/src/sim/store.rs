@@ -97,8 +97,11 @@ impl Store {
     }
 
     pub fn statuses_in(&self, pod: &str) -> Vec<cri::ContainerStatus> {
-        let inside = self.containers.iter().filter(|c| c.pod == pod);
-        inside.map(Container::status).collect()
+        self.containers
+            .iter()
+            .filter(|c| c.pod == pod)
+            .map(Container::status)
+            .collect()
     }
 }
 
@@ -127,6 +130,10 @@ pub fn admits(wanted: &str, id: &str) -> bool {
 }
 
 pub fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    since.as_nanos().try_into().unwrap()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_nanos()
+        .try_into()
+        .unwrap()
 }
