@@ -305,17 +305,12 @@ pub fn ignore_unused_volumes(pod: &mut Value) {
     let Some(spec) = pod.get_mut("spec") else {
         return;
     };
-    let uses = |container: &Value| -> Vec<Value> {
-        ["volumeMounts", "volumeDevices"]
-            .iter()
-            .flat_map(|list| items(container, list))
-            .filter_map(|it| it.get("name").cloned())
-            .collect()
-    };
     let used: Vec<_> = CONTAINERS
         .iter()
         .flat_map(|list| items(spec, list))
-        .flat_map(uses)
+        .flat_map(|container| ["volumeMounts", "volumeDevices"].map(|list| items(container, list)))
+        .flatten()
+        .filter_map(|it| it.get("name").cloned())
         .collect();
     for volume in spec
         .get_mut("volumes")

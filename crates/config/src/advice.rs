@@ -143,10 +143,12 @@ impl Config {
     fn labels_nowhere(&self) -> Option<String> {
         let file = self.labels_file.as_deref()?;
         let directory = file.parent()?;
-        let why = match directory.is_dir() {
-            _ if file.is_dir() => "which is a directory".to_owned(),
-            true => return None,
-            false => format!("and the directory {} does not exist", directory.display()),
+        let why = if file.is_dir() {
+            "which is a directory".to_owned()
+        } else if directory.is_dir() {
+            return None;
+        } else {
+            format!("and the directory {} does not exist", directory.display())
         };
         let what = format!(
             "labels_file is {}, {why}: criswitch cannot write the labels; try a file in an existing directory",

@@ -508,11 +508,12 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
     let value = line.split_once('=').map(|(_, value)| value.trim());
     // The blanks let a sign such as ` //` match at both ends of the line too.
     let words = format!(" {line} ");
-    let has = |signs: &[&str]| signs.iter().any(|sign| words.contains(sign));
     let is_path = value.is_some_and(|value| value.starts_with('/'));
     let is_text = value.is_some_and(|value| value.starts_with(['"', '\'']));
-    let mut signs = SIGNS.iter();
-    match signs.find(|(signs, _)| has(signs) && !is_path) {
+    match SIGNS
+        .iter()
+        .find(|(signs, _)| !is_path && signs.iter().any(|sign| words.contains(sign)))
+    {
         _ if message == DUPLICATE && line.starts_with('[') => "moving its rows below the first one",
         _ if message == DUPLICATE => "removing one of the two",
         Some((_, hint)) => hint,

@@ -96,15 +96,11 @@ impl Template {
     /// Two of the taints cannot be on one node, or their tags would have the same key.
     fn judge(self, taints: &[Taint]) -> anyhow::Result<()> {
         let is_tag = matches!(self, Template::ClusterAutoscaler);
-        let clashes = |one: &Taint, other: &Taint| {
-            one.key == other.key && (is_tag || one.effect == other.effect)
-        };
         for (index, taint) in taints.iter().enumerate() {
             ensure!(
-                taints
-                    .iter()
-                    .take(index)
-                    .all(|before| !clashes(before, taint)),
+                !taints.iter().take(index).any(|before| {
+                    before.key == taint.key && (is_tag || before.effect == taint.effect)
+                }),
                 "two taints have the key {}{}; try one of them",
                 taint.key,
                 if is_tag {

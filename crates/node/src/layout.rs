@@ -280,15 +280,17 @@ fn with_key(text: &str, switch: &str) -> Option<String> {
     Some(changed)
 }
 
+/// Whether the last line of the text is a comment so far.
+fn ends_in_comment(text: &str) -> bool {
+    let line = text.rsplit('\n').next().unwrap_or_default();
+    line.trim_start().starts_with(['#', ';'])
+}
+
 /// The text with the flag's new value; `None` if the text does not have the flag exactly once outside of comments, or
 /// is not UTF-8.
 fn with_flag(text: &str, flag: &Setting, switch: &str) -> Option<String> {
     let name = flag.before.trim_end_matches('=');
     let old = [' ', '='].map(|between| format!("{name}{between}{}", flag.value));
-    let is_comment = |before: &str| {
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        line.trim_start().starts_with(['#', ';'])
-    };
     let found: Vec<_> = old
         .iter()
         .flat_map(|old| text.match_indices(old))
@@ -299,7 +301,7 @@ fn with_flag(text: &str, flag: &Setting, switch: &str) -> Option<String> {
                 && !after.starts_with(|char: char| {
                     !char.is_whitespace() && !['"', '\'', '\\'].contains(&char)
                 })
-                && !is_comment(before)
+                && !ends_in_comment(before)
         })
         .collect();
     match (found.as_slice(), text.contains('\u{fffd}')) {

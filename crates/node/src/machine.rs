@@ -146,10 +146,9 @@ impl Node {
             [name.to_owned(), value, from]
         });
         let settings = columns(&["NODE", "VALUE", "FROM"], rows)?;
-        let lines = |found: &[Finding]| name_lines(found.iter().map(ToString::to_string));
         Ok(terminal::paragraphs([
             settings,
-            terminal::wrapped(&lines(&self.findings)),
+            terminal::wrapped(&name_lines(self.findings.iter().map(ToString::to_string))),
             terminal::wrapped(&name_lines(
                 self.notes.iter().map(|note| format!("note: {note}")),
             )),

@@ -305,10 +305,12 @@ impl Unit {
             let values = self.values(key).into_iter();
             values.flat_map(|value| words(&self.specified(&value.text), &value.from))
         };
-        let is_unset = |name: &str| names("UnsetEnvironment").any(|unset| unset.text == name);
         names("PassEnvironment")
             .map(|name| name.text)
-            .filter(|name| value_of(name, variables).is_none() && !is_unset(name))
+            .filter(|name| {
+                value_of(name, variables).is_none()
+                    && !names("UnsetEnvironment").any(|unset| unset.text == *name)
+            })
             .collect()
     }
 
@@ -368,12 +370,12 @@ fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
 /// has the name of the target, and so on. A target outside of the directories of units gives it no name.
 fn aliases(root: &Root<'_>, path: &Path) -> Vec<String> {
     let directories = DIRECTORIES.map(|directory| root.real(Path::new(directory)));
-    let is_unit = |target: &PathBuf| {
-        let folder = target.parent().map(|folder| root.real(folder));
-        folder.is_some_and(|folder| directories.contains(&folder))
-    };
     iter::successors(root.target(path), |target| root.target(target))
-        .take_while(is_unit)
+        .take_while(|target| {
+            target
+                .parent()
+                .is_some_and(|folder| directories.contains(&root.real(folder)))
+        })
         .take(MAX_LINKS.into())
         .filter_map(|target| Some(target.file_name()?.to_str()?.to_owned()))
         .collect()

@@ -321,8 +321,9 @@ impl Rig {
 
     /// The runtime that has this pod.
     pub fn owner_of(&self, pod: &str) -> Option<&Sim> {
-        let has = |sim: &&Sim| sim.pods().iter().any(|p| p.id == pod);
-        self.sims.iter().find(has)
+        self.sims
+            .iter()
+            .find(|sim| sim.pods().iter().any(|p| p.id == pod))
     }
 
     /// Sends any bytes to any path, on a new connection, and returns the raw reply.
@@ -377,15 +378,16 @@ fn bind(config: &Config) -> Listener {
 
 /// The configuration of [`Rig::start`]. `DIRECTORY` is a placeholder for the directory of the sockets.
 fn table_of(sims: &[Sim]) -> String {
-    let rows = |sim: &Sim| -> String {
-        let row = |handler| format!("{handler} = \"{}\"\n", sim.name());
-        sim.handler_names().into_iter().map(row).collect()
-    };
-    let backend = |sim: &Sim| format!("{0} = \"DIRECTORY/{0}.sock\"\n", sim.name());
     let first = sims.first().map(Sim::handler_names).unwrap_or_default();
     let default = first.first().cloned().unwrap_or_default();
-    let handlers: String = sims.iter().map(rows).collect();
-    let backends: String = sims.iter().map(backend).collect();
+    let (mut handlers, mut backends) = (String::new(), String::new());
+    for sim in sims {
+        let name = sim.name();
+        for handler in sim.handler_names() {
+            handlers += &format!("{handler} = \"{name}\"\n");
+        }
+        backends += &format!("{name} = \"DIRECTORY/{name}.sock\"\n");
+    }
     format!(
         "default_handler = \"{default}\"\nshutdown_timeout = \"1s\"\nstart_wait = \"0s\"\n[handlers]\n{handlers}[backends]\n{backends}"
     )

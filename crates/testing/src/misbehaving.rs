@@ -177,14 +177,14 @@ fn good(rpc: &str) -> Reply {
 }
 
 fn containers<'a>(ids: impl IntoIterator<Item = &'a str>) -> cri::ListContainersResponse {
-    let container = |id: &str| cri::Container {
+    let containers = ids.into_iter().map(|id| cri::Container {
         id: id.to_owned(),
         pod_sandbox_id: POD.to_owned(),
         metadata: Some(cri::ContainerMetadata::default()),
         ..Default::default()
-    };
+    });
     cri::ListContainersResponse {
-        containers: ids.into_iter().map(container).collect(),
+        containers: containers.collect(),
     }
 }
 

@@ -128,8 +128,10 @@ mod windows {
         let mut parts = text.split(PIPE);
         let mut made = parts.next().unwrap_or_default().to_owned();
         for part in parts {
-            let is_of_name = |c: char| c.is_ascii_alphanumeric() || "-/_.".contains(c);
-            let name = part.split(|c| !is_of_name(c)).next().unwrap_or_default();
+            let name = part
+                .split(|c: char| !(c.is_ascii_alphanumeric() || "-/_.".contains(c)))
+                .next()
+                .unwrap_or_default();
             let rest = part.get(name.len()..).unwrap_or_default();
             made += &match (name, name.strip_suffix(ENDS.1)) {
                 ("criswitch", _) => "/run/criswitch/criswitch.sock".to_owned(),

@@ -124,11 +124,13 @@ fn sections(text: &str) -> Vec<FilePart<'_>> {
 /// # Errors
 /// The line and the column of an error in an object after the first one.
 fn json_objects(part: FilePart<'_>) -> Result<Vec<FilePart<'_>>, (u64, u64)> {
-    let is_comment = |line: &&str| line.trim().is_empty() || line.starts_with('#');
-    let comments = part.text.split_inclusive('\n').take_while(is_comment);
-    let (lines, length) = comments.fold((0, 0), |(lines, length), line| {
-        (lines + 1, length + line.len())
-    });
+    let (lines, length) = part
+        .text
+        .split_inclusive('\n')
+        .take_while(|line| line.trim().is_empty() || line.starts_with('#'))
+        .fold((0, 0), |(lines, length), line| {
+            (lines + 1, length + line.len())
+        });
     let text = part.text.get(length..).unwrap_or_default();
     let mut objects = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
     let (mut found, mut start) = (Vec::new(), 0);
@@ -193,8 +195,10 @@ fn documents_of(name: &str, part: FilePart<'_>) -> anyhow::Result<Vec<Value>> {
         anyhow!("{name}:{}:{column}: {what}", before.0 + line)
     })?;
     let mut lines = (before.0 + 1..).zip(text.lines());
-    let is_comment = |line: &str| !documents.iter().any(|it| has_text(it, line.trim()));
-    if let Some((line, _)) = lines.find(|(_, line)| is_of_template(line) && is_comment(line)) {
+    // YAML reads the line as a comment if no document has its text.
+    if let Some((line, _)) = lines.find(|(_, line)| {
+        is_of_template(line) && !documents.iter().any(|it| has_text(it, line.trim()))
+    }) {
         bail!("{name}:{line}:1: this looks like a template; {RENDER}");
     }
     Ok(documents)

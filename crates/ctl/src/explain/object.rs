@@ -182,12 +182,15 @@ impl<'o> Object<'o> {
             return (templates.is_empty() && is_workload)
                 .then(|| format!("Kubernetes has no such kind with pods{near}"));
         }
-        match templates.is_empty() {
-            true if self.is_without_pods() => None,
-            true => Some("it has no pod template that criswitch knows, but its controller may create pods".to_owned()),
-            false => reaching(self.value)
-                .map(|field| format!("it has {field} outside of a whole pod template, and its controller may create such pods")),
+        if templates.is_empty() {
+            return (!self.is_without_pods()).then(|| {
+                "it has no pod template that criswitch knows, but its controller may create pods"
+                    .to_owned()
+            });
         }
+        reaching(self.value).map(|field| {
+            format!("it has {field} outside of a whole pod template, and its controller may create such pods")
+        })
     }
 }
 

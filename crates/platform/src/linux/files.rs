@@ -190,9 +190,10 @@ impl Attributes {
         if let Some(extended) = &self.extended {
             // For example, the default ACL of the directory.
             let given = attribute_names(|names| rustix::fs::flistxattr(file, names))?;
-            let is_other =
-                |name: &&String| !name.starts_with(SECURITY) && !extended.contains_key(*name);
-            for name in given.iter().filter(is_other) {
+            for name in given
+                .iter()
+                .filter(|name| !name.starts_with(SECURITY) && !extended.contains_key(*name))
+            {
                 // Errors are ignored, because some file systems do not allow the removal of their attributes.
                 rustix::fs::fremovexattr(file, name.as_str()).ok();
             }

@@ -25,21 +25,21 @@ pub fn endless_id(number: usize) -> String {
 
 pub fn endless_events(rpc: &str) -> Option<Reply> {
     // The frames are long, because criswitch closes a connection with too many short frames.
-    let frame = |first: usize| {
-        (first..first + 1000)
-            .flat_map(|number| event(endless_id(number)))
-            .collect::<bytes::Bytes>()
-    };
-    let frames = move || stream::iter((0..).step_by(1000).map(frame).map(Frame::data));
-    (rpc == "GetContainerEvents").then(|| of_frames(frames()))
+    (rpc == "GetContainerEvents").then(|| {
+        of_frames(stream::iter((0..).step_by(1000).map(|first| {
+            Frame::data(events((first..first + 1000).map(endless_id)))
+        })))
+    })
 }
 
 pub fn burst(rpc: &str) -> Option<Reply> {
-    let burst = || {
-        (0..BURST)
-            .flat_map(|number| event(number.to_string()))
-            .collect::<bytes::Bytes>()
-    };
-    let frames = || stream::iter([Frame::data(burst())]).chain(stream::pending());
-    (rpc == "GetContainerEvents").then(|| of_frames(frames()))
+    (rpc == "GetContainerEvents").then(|| {
+        let burst = Frame::data(events((0..BURST).map(|number| number.to_string())));
+        of_frames(stream::iter([burst]).chain(stream::pending()))
+    })
+}
+
+/// An event about each of these ids.
+fn events(ids: impl Iterator<Item = String>) -> bytes::Bytes {
+    ids.flat_map(event).collect()
 }

@@ -36,17 +36,16 @@ pub fn ever_new_and_broken_off(rpc: &str) -> Option<Reply> {
 }
 
 fn streamed(status: &'static str) -> Reply {
-    let pod = |id| cri::PodSandbox {
-        id,
-        metadata: Some(cri::PodSandboxMetadata::default()),
-        ..Default::default()
-    };
-    let message = move |_| {
+    let messages = (0..EVER_NEW / A_MESSAGE).map(|_| {
+        let pods = ids(A_MESSAGE).map(|id| cri::PodSandbox {
+            id,
+            metadata: Some(cri::PodSandboxMetadata::default()),
+            ..Default::default()
+        });
         Frame::data(frame(&cri::StreamPodSandboxesResponse {
-            pod_sandboxes: ids(A_MESSAGE).map(pod).collect(),
+            pod_sandboxes: pods.collect(),
         }))
-    };
-    let messages = (0..EVER_NEW / A_MESSAGE).map(message);
+    });
     of_frames(stream::iter(messages).chain(stream::iter([end(status)])))
 }
 

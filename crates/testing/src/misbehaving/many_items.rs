@@ -10,7 +10,7 @@ const ITEM: &[u8] = &[0x0a, 0];
 const ITEMS: usize = 200_000;
 
 pub fn many_items(rpc: &str) -> Option<Reply> {
-    let of_these = ["ListImages", "ListContainerStats", "ListMetricDescriptors"];
-    let list = || raw(frame_raw(&Bytes::from(ITEM.repeat(ITEMS))), "0");
-    of_these.contains(&rpc).then(list)
+    ["ListImages", "ListContainerStats", "ListMetricDescriptors"]
+        .contains(&rpc)
+        .then(|| raw(frame_raw(&Bytes::from(ITEM.repeat(ITEMS))), "0"))
 }

@@ -108,9 +108,11 @@ impl Store {
             .metadata
             .clone()
             .ok_or_else(|| Status::unknown("container config must include metadata"))?;
-        let same =
-            |c: &&Container| c.pod == pod_id && c.config.metadata.as_ref() == Some(&metadata);
-        if let Some(holder) = self.containers.iter().find(same) {
+        if let Some(holder) = self
+            .containers
+            .iter()
+            .find(|c| c.pod == pod_id && c.config.metadata.as_ref() == Some(&metadata))
+        {
             let name = format!("{}_{}_{}", metadata.name, pod_id, metadata.attempt);
             return Err(name_is_reserved("container", &name, &holder.id));
         }
@@ -233,17 +235,16 @@ impl Store {
         let filter = filter.unwrap_or_default();
         let id = self.full_container_id(&filter.id);
         let pod = self.full_pod_id(&filter.pod_sandbox_id);
-        let wanted = |container: &&Container| {
-            admits(&id, &container.id)
-                && admits(&pod, &container.pod)
-                && filter
-                    .state
-                    .is_none_or(|state| state.state() == container.state)
-                && selects(&filter.label_selector, &container.config.labels)
-        };
         self.containers
             .iter()
-            .filter(wanted)
+            .filter(|container| {
+                admits(&id, &container.id)
+                    && admits(&pod, &container.pod)
+                    && filter
+                        .state
+                        .is_none_or(|state| state.state() == container.state)
+                    && selects(&filter.label_selector, &container.config.labels)
+            })
             .map(Container::item)
             .collect()
     }

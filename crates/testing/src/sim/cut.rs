@@ -35,9 +35,8 @@ pub fn interruptible<M: Send + 'static>(sim: Sim, messages: Vec<M>) -> BoxStream
 
 async fn rest(sim: &Sim) -> Result<(), Status> {
     let mut journal = sim.0.journal.subscribe();
-    let goes_on = |journal: &super::Journal| !matches!(journal.rest, Rest::Waits);
     match journal
-        .wait_for(goes_on)
+        .wait_for(|journal| !matches!(journal.rest, Rest::Waits))
         .await
         .map(|journal| journal.rest.clone())
     {

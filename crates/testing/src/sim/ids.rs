@@ -41,12 +41,13 @@ impl Ids {
 
 /// 64 hexadecimal digits that depend only on `value`.
 pub fn hex(value: impl Hash) -> String {
-    let word = |part: u64| {
-        let mut hasher = DefaultHasher::new();
-        (&value, part).hash(&mut hasher);
-        format!("{:016x}", hasher.finish())
-    };
-    (0..4).map(word).collect()
+    (0..4)
+        .map(|part: u64| {
+            let mut hasher = DefaultHasher::new();
+            (&value, part).hash(&mut hasher);
+            format!("{:016x}", hasher.finish())
+        })
+        .collect()
 }
 
 /// The reason why a look-up failed.

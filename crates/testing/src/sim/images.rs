@@ -52,10 +52,10 @@ impl Store {
             return None;
         }
         let name = full_reference(reference);
-        let named = |image: &&cri::Image| {
-            image.repo_tags.contains(&name) || image.repo_digests.contains(&name)
-        };
-        let by_name = self.images.iter().find(named);
+        let by_name = self
+            .images
+            .iter()
+            .find(|image| image.repo_tags.contains(&name) || image.repo_digests.contains(&name));
         let id = match self.settings.image_ids {
             ImageIds::Prefixed => reference.trim_start_matches("sha256:"),
             ImageIds::Bare => reference,

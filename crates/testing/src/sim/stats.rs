@@ -42,11 +42,10 @@ impl Store {
     ) -> Vec<cri::PodSandboxStats> {
         let filter = filter.unwrap_or_default();
         let id = self.full_pod_id(&filter.id);
-        let wanted = |pod: &&Pod| {
-            admits(&id, &pod.id) && selects(&filter.label_selector, &pod.config.labels)
-        };
         self.ready_pods()
-            .filter(wanted)
+            .filter(|pod| {
+                admits(&id, &pod.id) && selects(&filter.label_selector, &pod.config.labels)
+            })
             .map(|pod| self.stats_of_pod(pod))
             .collect()
     }
@@ -54,7 +53,7 @@ impl Store {
     /// The metrics of ready pods: one sample for each descriptor, or for each of two processors if the descriptor has
     /// the label `cpu`.
     pub fn pod_metrics(&self) -> Vec<cri::PodSandboxMetrics> {
-        let metrics_of_pod = |pod: &Pod| cri::PodSandboxMetrics {
+        let metrics = self.ready_pods().map(|pod| cri::PodSandboxMetrics {
             pod_sandbox_id: pod.id.clone(),
             metrics: self.metrics(&pod.id, pod.created_at),
             container_metrics: self
@@ -65,8 +64,8 @@ impl Store {
                     metrics: self.metrics(&c.id, c.created_at),
                 })
                 .collect(),
-        };
-        self.ready_pods().map(metrics_of_pod).collect()
+        });
+        metrics.collect()
     }
 
     fn metrics(&self, id: &str, timestamp: i64) -> Vec<cri::Metric> {

@@ -75,8 +75,13 @@ impl Store {
                 conditions: self.settings.conditions.clone(),
             }),
             info: info(request.verbose, || {
-                let own = || serde_json::json!({ "runtime": self.settings.runtime_name });
-                ("config", self.settings.config.clone().unwrap_or_else(own))
+                let config = self.settings.config.clone();
+                (
+                    "config",
+                    config.unwrap_or_else(
+                        || serde_json::json!({ "runtime": self.settings.runtime_name }),
+                    ),
+                )
             }),
             runtime_handlers: self.settings.runtime_handlers(),
             features: Some(self.settings.features),
