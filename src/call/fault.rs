@@ -53,10 +53,11 @@ impl Request {
         limit: Duration,
         asked: impl Future<Output = T> + Unpin,
     ) -> Result<T, Late> {
-        let left = self
+        let until_deadline = self
             .deadline
             .map(|at| at.saturating_duration_since(Instant::now()));
-        let wait = left.map_or(limit, |left| limit.min(left - REPLY_MARGIN.min(left / 4)));
+        let wait =
+            until_deadline.map_or(limit, |time| limit.min(time - REPLY_MARGIN.min(time / 4)));
         tokio::time::timeout(wait, asked).await.map_err(|_| Late {
             is_fault_of_backend: wait == limit && self.user == User::Own,
         })

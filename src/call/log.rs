@@ -259,10 +259,10 @@ impl CallLog {
 
     /// Records that the client has ended the call.
     fn note_cancellation(&self) {
-        let left = self
+        let until_deadline = self
             .timeout
             .map(|timeout| timeout.saturating_sub(self.started.elapsed()));
-        let is_late = left.is_some_and(|left| left <= DEADLINE_SLACK);
+        let is_late = until_deadline.is_some_and(|time| time <= DEADLINE_SLACK);
         let (code, why) = if is_late {
             (Code::DeadlineExceeded, "the client's deadline has passed")
         } else {

@@ -108,7 +108,7 @@ async fn follow_streams(own: OwnCalls<'_>) {
         if let Some(end) = ends.note(backend, &opened, ended, asked.has_events()) {
             let cause = Answer::of_end(end.clone()).code_and_text();
             backend.record.note_rpc(&rpc::EVENTS, Some(cause));
-            let _lacks = switch.subscribers.lacks(backend.id, end);
+            let _lacks = switch.subscribers.lacks_events(backend.id, end);
             // This runtime process has no events; try again after its connection is lost.
             tokio::select! {
                 () = backend.connection.closed() => {}

@@ -133,10 +133,10 @@ fn largest_first(queues: &[Arc<Queue>], backend: BackendId) -> impl Iterator<Ite
 
 impl Subscribers {
     /// Ends the streams of all subscribers with `end`. Rejects new subscribers until the result is dropped.
-    pub(crate) fn lacks(&self, backend: BackendId, end: HeaderMap) -> Lacks<'_> {
+    pub(crate) fn lacks_events(&self, backend: BackendId, end: HeaderMap) -> LacksEvents<'_> {
         self.lacking.lock().insert(backend, end.clone());
         self.end(&end);
-        Lacks {
+        LacksEvents {
             subscribers: self,
             backend,
         }
@@ -270,12 +270,12 @@ impl Subscribers {
 
 /// Marks a backend as one without events until this value is dropped: at the latest when there is no subscriber, or
 /// when the backend is removed.
-pub(crate) struct Lacks<'a> {
+pub(crate) struct LacksEvents<'a> {
     subscribers: &'a Subscribers,
     backend: BackendId,
 }
 
-impl Drop for Lacks<'_> {
+impl Drop for LacksEvents<'_> {
     fn drop(&mut self) {
         self.subscribers.lacking.lock().remove(&self.backend);
     }

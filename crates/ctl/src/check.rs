@@ -132,7 +132,7 @@ fn text(
             wrong(&config.table, probes),
             features::lines(&config.table, probes),
             features::unknown_lines(&config.table, probes),
-            consequences::of(&answered(&config.table, probes))
+            consequences::of_backends(&answered(&config.table, probes))
                 .iter()
                 .map(Consequence::line)
                 .collect(),
@@ -297,7 +297,7 @@ fn json(
         "handlers": handlers.collect::<Vec<_>>(),
         "backends": backends.collect::<Vec<_>>(),
         "lackingFeatures": probes.map(|probes| features::lacks(table, probes)),
-        "consequences": probes.map(|probes| consequences::of(&answered(table, probes))),
+        "consequences": probes.map(|probes| consequences::of_backends(&answered(table, probes))),
         "node": node.map(Node::json),
     });
     with_keys(rest, |key| key.value(config))

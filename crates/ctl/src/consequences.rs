@@ -58,7 +58,7 @@ pub(super) struct Consequence<'a> {
 }
 
 /// The consequences of backends that answered the probe, with their names.
-pub(super) fn of<'a>(backends: &[(&'a str, &Probed)]) -> Vec<Consequence<'a>> {
+pub(super) fn of_backends<'a>(backends: &[(&'a str, &Probed)]) -> Vec<Consequence<'a>> {
     let consequences = CONSEQUENCES
         .iter()
         .map(|(cause, what)| Consequence {

@@ -96,13 +96,13 @@ impl DiscoverArguments {
                 place.socket
             );
         }
-        let text = text::text(&discovered, &notes);
+        let text = text::configuration(&discovered, &notes);
         let config = checked(&text)?;
         if let Some(file) = &self.write {
             write(file, &text)?;
-            print(next(file, &config))?;
+            print(next_steps(file, &config))?;
         } else if let Some(encoding) = self.output.encoding() {
-            print(encoding.document(json::json(&discovered, &notes, &config, &text))?)?;
+            print(encoding.document(json::report(&discovered, &notes, &config, &text))?)?;
         } else {
             print(text)?;
         }
@@ -123,7 +123,7 @@ pub(super) fn configuration(root: &Path) -> anyhow::Result<String> {
         bail!("{}", nothing(&discovered));
     }
     discovered.places().for_each(|place| place.strip(root));
-    Ok(text::text(&discovered, &notes::notes(&discovered)))
+    Ok(text::configuration(&discovered, &notes::notes(&discovered)))
 }
 
 /// Asks all sockets. If `is_narrow`, only those of `sockets` become backends.
@@ -224,7 +224,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     })
 }
 
-fn next(file: &Path, config: &Config) -> String {
+fn next_steps(file: &Path, config: &Config) -> String {
     let (shown, endpoint) = (file.display(), config.listen.endpoint());
     let option = if file == Path::new(DEFAULT_PATH) {
         String::new()

@@ -64,7 +64,7 @@ const CODES: [(&str, &ExitCodes); 17] = [
 ];
 
 /// The codes of the command with this manual page.
-pub(super) fn of(page: &str) -> &'static ExitCodes {
+pub(super) fn of_page(page: &str) -> &'static ExitCodes {
     CODES
         .iter()
         .find(|(name, _)| *name == page)
@@ -78,7 +78,7 @@ pub(super) fn add_to_help(command: Command) -> Command {
 }
 
 fn add_to_page(command: Command, page: &str) -> Command {
-    let codes = of(page).iter().map(|(code, meaning)| {
+    let codes = of_page(page).iter().map(|(code, meaning)| {
         (
             *code,
             terminal::lines(meaning, MEANING_WIDTH).join(MEANING_INDENT),

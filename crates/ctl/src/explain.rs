@@ -8,7 +8,7 @@ mod manifest;
 mod object;
 mod pod;
 
-pub(super) use documents::text;
+pub(super) use documents::text_of_file;
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -245,7 +245,7 @@ impl NodeFacts {
 
     /// The consequences of a row's backend.
     fn consequences(&self, row: &Row) -> Vec<Cow<'static, str>> {
-        consequences::of(&answered(&self.config.table, &self.probes))
+        consequences::of_backends(&answered(&self.config.table, &self.probes))
             .into_iter()
             .filter(|it| it.backends.contains(&row.backend.as_str()))
             .map(|it| it.what)

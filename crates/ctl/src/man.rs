@@ -91,7 +91,7 @@ fn command_page(command: &Command) -> io::Result<ManPage> {
     let mut blocks = help.split("\n\n");
     let mut sections = Roff::new();
     let name = command.get_display_name().unwrap_or(command.get_name());
-    exit_status(&mut sections, exit_codes::of(name));
+    exit_status(&mut sections, exit_codes::of_page(name));
     if let Some(lines) = blocks.find_map(|block| block.strip_prefix(EXAMPLES)) {
         show_examples(&mut sections, lines.lines());
     }

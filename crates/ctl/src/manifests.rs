@@ -134,7 +134,7 @@ impl Objects {
 /// # Errors
 /// If the file cannot be read, or has no RuntimeClasses.
 pub(super) fn clashes_in(config: &Config, file: &Path) -> anyhow::Result<String> {
-    clashes(config, file, &explain::text(file)?)
+    clashes(config, file, &explain::text_of_file(file)?)
 }
 
 /// The clashes with the RuntimeClasses of the cluster that `kubectl` uses.

@@ -43,7 +43,7 @@ use measure::Measurement;
 use pod::{PodSettings, Started, TrialPod};
 use pods::{Interrupt, Stopped, TryPods};
 use row::WrittenRow;
-use steps::{CREATE_POD, Steps, milliseconds, short};
+use steps::{CREATE_POD, Steps, milliseconds, rounded_time};
 
 /// How long a try repeats its work in new pods if something else stops its pods: the `limit` of [`TryPods::with_pod`].
 const REPEATS_LIMIT: Duration = Duration::from_secs(20);
@@ -513,7 +513,7 @@ impl<'a> Tried<'a> {
             self.runtime(),
             self.result().to_owned(),
             observed.map_or("", |it| it.isolation.words()).to_owned(),
-            short(self.steps.time()),
+            rounded_time(self.steps.time()),
         ]
     }
 

@@ -29,8 +29,8 @@ pub(super) fn who_ran_what(ran: &[Ran]) {
                 "" => "(nothing)",
                 handler => handler,
             },
-            short(&one.pod),
-            short(&one.container),
+            short_id(&one.pod),
+            short_id(&one.container),
             one.row.runtime,
             one.row.known_as,
         ]);
@@ -44,13 +44,13 @@ pub(super) fn lists(pods: &[cri::PodSandbox], containers: &[cri::Container]) {
     line(["CONTAINER", "NAME", "STATE", "POD", ""]);
     for container in containers {
         line([
-            short(&container.id),
+            short_id(&container.id),
             container.metadata.as_ref().map_or("", |m| &m.name),
             container
                 .state()
                 .as_str_name()
                 .trim_start_matches("CONTAINER_"),
-            short(&container.pod_sandbox_id),
+            short_id(&container.pod_sandbox_id),
             "",
         ]);
     }
@@ -70,7 +70,7 @@ pub(super) fn stopped(verdict: &NodeVerdict, pods: &[cri::PodSandbox]) {
 
 pub(super) fn meanwhile(pod: &str, why: &Status) {
     heading("Other runtimes start pods; a pod of kata fails at once");
-    line(["gvisor", short(pod), "started", "", ""]);
+    line(["gvisor", short_id(pod), "started", "", ""]);
     paragraph(&format!("kata: {:?}: {}", why.code(), why.message()));
 }
 
@@ -125,7 +125,7 @@ pub(super) fn pods(pods: &[cri::PodSandbox]) {
     line(["POD", "NAME", "STATE", "HANDLER", ""]);
     for pod in pods {
         line([
-            short(&pod.id),
+            short_id(&pod.id),
             pod.metadata.as_ref().map_or("", |m| &m.name),
             pod.state().as_str_name().trim_start_matches("SANDBOX_"),
             &pod.runtime_handler,
@@ -152,7 +152,7 @@ fn paragraph(text: &str) {
 }
 
 /// The first 13 characters of an id. crictl shows the same number.
-fn short(id: &str) -> &str {
+fn short_id(id: &str) -> &str {
     id.get(..13).unwrap_or(id)
 }
 

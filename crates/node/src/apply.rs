@@ -188,7 +188,7 @@ fn apply(
         .and_then(fs::read)
         .context("the program cannot be read")?;
     let recover = stages::recover(facts, &plan.steps, program);
-    let new = stages::of(facts, &plan.steps, &recover);
+    let new = stages::of_plan(facts, &plan.steps, &recover);
     let mut journal = Journal::open(root)?;
     let generations = journal.generations.len();
     let Err(error) = journal.apply(

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use super::actions::{Action, Actions, Work};
 use super::facts::MachineFacts;
 use super::journal::{DIRECTORY, NewStage};
-use super::steps::{Content, METRICS_SOCKET, PlannedStep, UNITS, text};
+use super::steps::{self, Content, METRICS_SOCKET, PlannedStep, UNITS};
 
 const RECOVER: &str = "criswitch-recover.service";
 /// The program of the recover unit.
 pub(super) const RECOVER_PROGRAM: &str = "/opt/criswitch/recover";
 
 /// The stages that make a plan's changes: the recover unit and its program, criswitch, the kubelet.
-pub(super) fn of<'p>(
+pub(super) fn of_plan<'p>(
     facts: &'p MachineFacts<'_>,
     planned: &'p [PlannedStep],
     recover: &'p Recover,
@@ -254,7 +254,7 @@ pub(super) fn recover(
     let target = Content::Link(Path::new("..").join(RECOVER));
     let program = (RECOVER_PROGRAM.into(), program);
     Recover {
-        unit: vec![program, (units.join(RECOVER), text(&unit))],
+        unit: vec![program, (units.join(RECOVER), steps::text(&unit))],
         link: vec![(link, target)],
     }
 }

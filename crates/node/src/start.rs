@@ -127,8 +127,8 @@ impl Start {
         if start.is_none()
             && let Some(script) = SCRIPTS.iter().find(|script| root.has(script))
         {
-            let what = "this script starts the kubelet, and its flags cannot be read";
-            unknown(findings, script, what);
+            let problem = "this script starts the kubelet, and its flags cannot be read";
+            unknown(findings, script, problem);
         }
         if start.is_some() || findings.len() > before {
             return start;
@@ -196,8 +196,8 @@ impl Start {
             .filter(|unit| unit.is_there || unit.starts())
             .min_by_key(|unit| (!unit.starts(), !unit.is_enabled(root)))?;
         if !unit.starts() {
-            let what = "this unit is masked or has no ExecStart=, so systemd does not start it";
-            unknown(findings, &unit.name, what);
+            let problem = "this unit is masked or has no ExecStart=, so systemd does not start it";
+            unknown(findings, &unit.name, problem);
             return None;
         }
         let mut command = unit.command(root, findings);
@@ -220,8 +220,8 @@ impl Start {
             .flat_map(|key| unit.values(key))
             .any(|root| root.text != "/")
         {
-            let what = "this unit gives the kubelet a different root directory, so its files are not known";
-            unknown(findings, &unit.name, what);
+            let problem = "this unit gives the kubelet a different root directory, so its files are not known";
+            unknown(findings, &unit.name, problem);
         }
         let start = Start {
             folder: working_directory(&unit),
@@ -237,8 +237,8 @@ impl Start {
         };
         let path = format!("/proc/{pid}/environ");
         let text = root.text(Path::new(&path)).unwrap_or_else(|_| {
-            let what = "the environment of the process cannot be read";
-            unknown(findings, &path, what);
+            let problem = "the environment of the process cannot be read";
+            unknown(findings, &path, problem);
             None
         });
         let variables: Vec<_> = text
@@ -358,8 +358,8 @@ impl Start {
             Flags::File(flag) => {
                 let file = last(&given, &[flag]).map_or("", |file| &file.value);
                 let Ok(Some(text)) = root.text(Path::new(file)) else {
-                    let what = "the kubelet's flags are in this file, which cannot be read";
-                    unknown(findings, file, what);
+                    let problem = "the kubelet's flags are in this file, which cannot be read";
+                    unknown(findings, file, problem);
                     return given;
                 };
                 let text = text

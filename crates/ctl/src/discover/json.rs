@@ -8,7 +8,7 @@ use super::Discovered;
 use super::plan::{ConfigPlan, PlannedBackend, PlannedRow};
 
 /// The object that describes the discovery, with the text of the configuration.
-pub(super) fn json(
+pub(super) fn report(
     discovered: &Discovered,
     notes: &[String],
     config: &Config,

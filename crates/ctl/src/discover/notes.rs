@@ -25,7 +25,7 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
         plan.backends.iter().map(|backend| &backend.place.socket),
     )
     .into_iter();
-    let consequences = consequences::of(&found).into_iter();
+    let consequences = consequences::of_backends(&found).into_iter();
     [
         others(discovered),
         differing_cgroup_drivers(&found),

@@ -16,7 +16,7 @@ const ASK_FOR_KIND: &str = "unknown kind of runtime: set kind";
 /// The width of comments in columns.
 const WIDTH: usize = 80;
 
-pub(super) fn text(discovered: &Discovered, notes: &[String]) -> String {
+pub(super) fn configuration(discovered: &Discovered, notes: &[String]) -> String {
     [
         head(notes),
         listen(discovered.listen.as_ref()),

@@ -30,7 +30,7 @@ pub(super) fn name_of(path: &Path) -> String {
 ///
 /// # Errors
 /// The file cannot be read, is not text, or is too large.
-pub(crate) fn text(path: &Path) -> anyhow::Result<String> {
+pub(crate) fn text_of_file(path: &Path) -> anyhow::Result<String> {
     let name = name_of(path);
     let mut text = String::new();
     let most = MOST + 1;

@@ -367,12 +367,12 @@ impl PodFits {
     fn reasons(&self, fit: &HandlerFit) -> String {
         let missing = fit.missing.iter().map(|it| format!("does not run: {it}"));
         let findings = fit.judgement.findings.iter().map(|found| {
-            let what = match found.limit.effect {
+            let effect = match found.limit.effect {
                 Effect::Fails => "cannot do its work",
                 Effect::Weakens => "runs with less",
                 Effect::Note => "note",
             };
-            format!("{what}: {}", self.reason(found))
+            format!("{effect}: {}", self.reason(found))
         });
         let undecided = fit.judgement.undecided.iter().map(|found| {
             let fact = found.limit.only_if.map(|(fact, value)| fact.words(value));

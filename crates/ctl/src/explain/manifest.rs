@@ -11,7 +11,7 @@ use criswitch_config::problem::near;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::documents::{RENDER, documents, name_of, text};
+use super::documents::{RENDER, documents, name_of, text_of_file};
 use super::object::{Object, at, misplaced, prefix};
 
 /// Fields that must be strings, besides the fields that rules read.
@@ -162,7 +162,7 @@ impl Manifests {
     /// objects from being added.
     fn add_file(&mut self, path: &Path) {
         let name = name_of(path);
-        let documents = match text(path).and_then(|text| documents(&name, &text)) {
+        let documents = match text_of_file(path).and_then(|text| documents(&name, &text)) {
             Ok(documents) => documents,
             Err(error) => return self.problems.push(format!("{error:#}")),
         };

@@ -53,8 +53,8 @@ impl Measurement<'_> {
                 let memory = mebibytes(run.idle.usage.total().memory_bytes);
                 format!(
                     "{memory:.1} MiB, {} to start, idle after {}",
-                    steps::short(run.start),
-                    steps::short(run.idle.settling)
+                    steps::rounded_time(run.start),
+                    steps::rounded_time(run.idle.settling)
                 )
             });
             steps.say(

@@ -112,7 +112,7 @@ impl EndedStep {
     }
 
     fn text(&self) -> String {
-        let time = short(self.time);
+        let time = rounded_time(self.time);
         match &self.error {
             None => line(self.name, &time),
             Some(error) => line(self.name, &format!("failed after {time}: {error}")),
@@ -136,7 +136,7 @@ fn serialize_milliseconds<S: Serializer>(time: &Duration, json: S) -> Result<S::
 }
 
 /// A duration for people: `312 ms`, `1.25 s`.
-pub(super) fn short(time: Duration) -> String {
+pub(super) fn rounded_time(time: Duration) -> String {
     match time.as_millis() {
         0 => format!("{:.1} ms", milliseconds(time)),
         under @ 1..1000 => format!("{under} ms"),
