@@ -8,8 +8,8 @@ use fnv::FnvHashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The most further connections to one backend, for calls that find no free stream. With a backend that allows 8
-/// streams on each connection, an `ExecSync` for each of a node's 110 pods still finds a stream.
+/// How many further connections criswitch opens to one backend, for calls that find no free stream. If the backend
+/// allows 8 streams on each connection, these are enough for an `ExecSync` in each of a node's 110 pods.
 pub const MAX_FURTHER_CONNECTIONS: usize = 15;
 
 /// The calls on one connection.

@@ -500,9 +500,9 @@ pub enum Then {
 pub struct StateChange {
     /// The list with the items.
     pub list: List,
-    /// The field of an item that is compared with the id in the request.
+    /// The field with the id of an item. The item's state changes if its id is that of the request.
     pub id: u32,
-    /// The field of an item with its state.
+    /// The field with the state of an item.
     pub field: u32,
     /// Only items in this state change.
     pub from: u64,

@@ -8,7 +8,7 @@ use criswitch_config::exit::{self, ExitCodes};
 
 use crate::WIDTH;
 
-/// Between the lines of a code's meaning: all begin in the column of the first.
+/// The break between two lines of a code's meaning, and the indentation of the second line.
 const MEANING_INDENT: &str = "\n      ";
 const MEANING_WIDTH: usize = WIDTH + 1 - MEANING_INDENT.len();
 

@@ -312,8 +312,8 @@ mod tests {
     async fn a_kubectl_without_an_answer_is_ended() {
         let folder = tempfile::tempdir().unwrap();
         let kubectl = folder.path().join("kubectl");
-        // The kernel executes no file that a process may write, as a child of a concurrent test could if this process
-        // wrote the file.
+        // A shell writes the program: if this process opened the file, a child of a concurrent test would inherit it,
+        // and the kernel executes no file that a process has open for writing.
         let write = r#"printf '#!/bin/sh\nexec tail -f /dev/null\n' >"$0" && chmod 755 "$0""#;
         let mut shell = Command::new("sh");
         assert!(

@@ -183,7 +183,7 @@ impl<'a> Runner<'a> {
                 settle,
             } => {
                 wait(*within, *settle, || self.verify(unit, endpoint))?;
-                // No wait makes them known.
+                // A longer wait cannot make these pods known, so this check is not a part of `verify`.
                 ensure!(
                     self.before.is_some(),
                     "the pods before the restart are not known"

@@ -107,7 +107,7 @@ fn file_of(kubelet: &Kubelet, name: &str) -> Option<PathBuf> {
 }
 
 impl Layout {
-    /// Finds the layout of the kubelet that would start now. `findings` has the findings from reading this kubelet.
+    /// Finds the layout of the kubelet that would start now. `findings` are those about this kubelet.
     ///
     /// # Errors
     /// Why the layout is unknown, or why criswitch cannot set the endpoint.

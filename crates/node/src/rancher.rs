@@ -89,9 +89,9 @@ impl Rancher {
         }
     }
 
-    /// The settings of the kubelet; the last one of a name wins. First come the drop-ins that the program wrote at its
-    /// last start, then the settings from which it starts the kubelet, then the operator's drop-ins, then the flags
-    /// of `kubelet-arg`.
+    /// The settings of the kubelet. If several have the same name, the last one wins. Their order: the drop-ins that
+    /// the program wrote at its last start, the settings from which it starts the kubelet, the operator's drop-ins,
+    /// the flags of `kubelet-arg`.
     pub(super) fn settings(&self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<Setting> {
         let (written, others): (Vec<_>, Vec<_>) = root
             .kubelet_drop_ins(&self.drop_ins())

@@ -19,7 +19,7 @@ pub(super) const MAX_LINKS: u8 = 40;
 #[derive(Clone, Copy)]
 pub(super) struct Root<'a> {
     directory: &'a Path,
-    /// If set, the machine is seen as after its next boot: these texts are in its files, and it has no processes.
+    /// If set, the machine is seen as after its next boot: it has these texts in its files, and no processes.
     planned: Option<&'a PlannedTexts>,
 }
 

@@ -22,7 +22,7 @@ use super::systemd::{SOCKET, Systemd, TransientUnit};
 
 /// The pause between two checks of a unit.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The limit on the output of a unit that is read.
+/// How much of a unit's output is read, in bytes.
 const MAX_OUTPUT: u64 = 1 << 20;
 
 /// Changes the machine. Only one unit can have this name, so the name is a lock. When a command has ended, the unit

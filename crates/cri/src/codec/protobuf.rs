@@ -399,7 +399,8 @@ impl Edited {
         Edited(with_string(message, path, value))
     }
 
-    /// `message` with this integer, bool or enum. The old value stays, and the last one counts.
+    /// `message` with this value of an integer, bool or enum field at its end. The old value stays, because readers of
+    /// protobuf use the last value of a field.
     pub fn with_varint(message: &[u8], number: u32, value: u64) -> Edited {
         let mut out = BytesMut::from(message);
         put_varint(&mut out, number, value);

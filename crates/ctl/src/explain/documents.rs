@@ -64,7 +64,7 @@ struct FilePart<'t> {
 /// The documents of a YAML file, or of a file with one JSON object after another, which kubectl reads too. The objects
 /// may follow `---`, as in the input of the kubectl plug-in.
 pub(super) fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
-    // A file may begin with a byte order mark, also behind another file.
+    // A file may begin with a byte order mark. Programs that join files leave the mark after `---`.
     let text = text.trim_start_matches(MARK);
     let text = &text.replace(&format!("---\n{MARK}"), "---\n");
     let whole = FilePart {
@@ -94,7 +94,7 @@ pub(super) fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
         .concat())
 }
 
-/// The parts of a text between lines that have only `---` and a comment, which end a YAML document wherever they are.
+/// Splits a text at the lines that have only `---`, or `---` and a comment. Such a line always ends a YAML document.
 fn sections(text: &str) -> Vec<FilePart<'_>> {
     let (mut found, mut start, mut first) = (Vec::new(), 0, 0);
     let (mut end, mut number) = (0, 0);

@@ -30,7 +30,7 @@ pub(super) struct ExplainedHandler {
     kind: Result<KnownKind, String>,
     /// The features that the backend reports, or why they are unknown.
     features: Result<Vec<&'static str>, String>,
-    /// All pods of the handler, and the ready ones; or why the list of pods is missing.
+    /// The number of the handler's pods and of its ready pods, or why these numbers are unknown.
     pods: Result<(usize, usize), String>,
     limits: Vec<&'static Limit>,
     /// The consequences of the backend; `None` if the features are unknown.
@@ -45,7 +45,7 @@ struct RowChange {
     /// The number of the reload.
     reload: u64,
     at: String,
-    /// The backend before; `None` if the reload added the row.
+    /// The backend before the reload; `None` if the reload added the row.
     from: Option<String>,
     to: String,
 }
@@ -104,8 +104,8 @@ pub(super) fn explain(
     }
 }
 
-/// The limits of a handler: those that apply, except for pods that the API server rejects, and those that depend on an
-/// unknown fact other than a feature. With `all`, also all other limits of its kind of runtime.
+/// The limits of a handler: those that apply to pods that the API server accepts, and those for which an unknown fact
+/// decides that is not a feature. With `all`, also all other limits of its kind of runtime.
 fn limits(
     kind: &Result<KnownKind, String>,
     known: Option<&(&NodeFacts, Handler)>,

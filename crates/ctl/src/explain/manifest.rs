@@ -392,7 +392,7 @@ fn without_image(pod: &Value) -> Option<String> {
     })
 }
 
-/// Adds volumes for these claims to the pod. Returns the number of volumes before.
+/// Adds volumes for these claims to the pod. Returns how many volumes the pod had before.
 fn add_claims(pod: &mut Value, claims: &[Value]) -> usize {
     let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array);
     let mut volumes = volumes.cloned().unwrap_or_default();

@@ -171,7 +171,7 @@ fn in_braces(short: &Value) -> Value {
 }
 
 /// Changes a table. In an inline table, the space or line end before the closing brace stays there. `change` also gets
-/// the text that ends the line before a key on a line of its own: a line end in an inline table, else nothing.
+/// the text that must stand before a key on a line of its own: a line end in an inline table, else nothing.
 fn change(table: &mut Item, change: impl FnOnce(&mut dyn TableLike, &str)) {
     match table {
         Item::Value(Value::InlineTable(table)) => {

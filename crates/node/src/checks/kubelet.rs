@@ -108,7 +108,7 @@ pub(super) fn files(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Option<Vec<F
     if let Ok(layout) = &facts.layout {
         paths.extend(Unit::read(&facts.root, &layout.unit).files());
     }
-    // The drop-in of criswitch only orders the kubelet at the next boot.
+    // Omits criswitch's own drop-in, which only decides at a boot that the kubelet starts after criswitch.
     paths.retain(|path| !path.ends_with(ORDER_DROP_IN));
     Some(vec![match facts.kubelet.newer_files(paths, &facts.root) {
         None => {
