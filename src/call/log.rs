@@ -57,7 +57,7 @@ pub struct CallLog {
     awaited: OnceLock<Arc<Backend>>,
     /// The handler as the routing table names it, if the call names a handler.
     handler: OnceLock<Arc<str>>,
-    /// The pod whose configuration is in the request, or the pod of the item with the id.
+    /// The pod whose configuration is in the request, or the pod of the item that the call changes.
     pod: OnceLock<PodName>,
     /// The pod or container that the request names by its id.
     id: OnceLock<(Kind, String)>,
@@ -177,10 +177,7 @@ impl CallLog {
                 if self.row.name == rpc::STOP_CONTAINER.name && !self.user.is_other() {
                     self.counts.stops.note(id);
                 }
-                // After the call, the lists may lack a removed item.
-                if self.row.changes() {
-                    self.note_listed_pod(*kind, id);
-                }
+                self.note_listed_pod(*kind, id);
                 self.id.set((*kind, id.clone())).ok();
             }
             Target::Handler(handler) => {
@@ -197,9 +194,11 @@ impl CallLog {
         }
     }
 
-    /// Records the pod of an item from the cached lists of its backend, unless the pod is known.
+    /// Records the pod of an item that the call changes, from the cached lists of its backend. After the call, the
+    /// lists may lack a removed item.
     fn note_listed_pod(&self, kind: Kind, id: &str) {
-        if self.pod.get().is_none()
+        if self.row.changes()
+            && self.pod.get().is_none()
             && let Some(backend) = self.backend.get()
             && let Some(pod) = PodName::listed(backend, kind, id)
         {
@@ -327,9 +326,6 @@ impl CallLog {
         }
         if end.code == Code::NotFound && self.row.removes() {
             return tracing::info!(%code, error, elapsed_ms, "call had nothing to remove");
-        }
-        if let Some((kind, id)) = self.id.get() {
-            self.note_listed_pod(*kind, id);
         }
         let pod = self.pod.get();
         tracing::warn!(
