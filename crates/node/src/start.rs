@@ -435,7 +435,7 @@ fn flags(words: &[Word], kind: Flags) -> Vec<Setting> {
     found
 }
 
-/// Whether the word begins with a single dash and a letter that is no flag of the kubelet.
+/// Whether the word begins with a single dash and a letter that is not a flag of the kubelet.
 fn is_shorthand(word: &str) -> bool {
     let letter = word.strip_prefix('-').and_then(|rest| rest.chars().next());
     letter.is_some_and(|letter| letter.is_ascii_alphabetic() && !"hv".contains(letter))
