@@ -95,6 +95,12 @@ impl Request {
         !is_due_to_others && !self.row.changes() && self.metadata().next().is_some()
     }
 
+    /// Whether the client may be the cause of the failure of this call, which had the client's own headers. Calls of
+    /// users other than root and criswitch's own user say nothing about the backend, as in [`Late`].
+    pub(crate) fn may_be_due_to_client(&self) -> bool {
+        self.user.is_other() || self.has_odd_headers() || is_over(self.deadline)
+    }
+
     /// Whether the call has headers that criswitch's own calls lack, or another content type. A backend may reject any
     /// of them, also those that gRPC reserves.
     fn has_odd_headers(&self) -> bool {
@@ -162,10 +168,13 @@ impl PassedCall {
     }
 
     fn may_be_due_to_client(self, code: Code) -> bool {
-        let is_late = self.deadline.is_some_and(|at| {
-            matches!(code, Code::DeadlineExceeded | Code::Cancelled)
-                || at <= Instant::now() + REPLY_MARGIN
-        });
-        is_late || self.is_odd
+        let is_of_deadline = matches!(code, Code::DeadlineExceeded | Code::Cancelled);
+        self.is_odd || self.deadline.is_some() && is_of_deadline || is_over(self.deadline)
     }
+}
+
+/// Whether the deadline of a client has passed, or passes so soon that the backend may have ended the call because of
+/// it.
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|at| at <= Instant::now() + REPLY_MARGIN)
 }

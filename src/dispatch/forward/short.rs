@@ -45,7 +45,7 @@ pub(super) async fn read(
         send.await.inspect_err(|why| {
             // The end of a connection and the deadline of the client say nothing about this RPC.
             let is_other = matches!(why.code(), Code::Unavailable | Code::DeadlineExceeded);
-            if why.is_silence() && !is_other {
+            if why.is_silence() && !is_other && !call.may_be_due_to_client() {
                 backend.record.note_broken_read(call.row, &call.body);
             }
         })

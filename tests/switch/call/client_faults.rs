@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use criswitch::limits::places::User;
 use criswitch_cri::codec::cri;
-use criswitch_cri::rpc::ROWS;
+use criswitch_cri::rpc::{Patience, ROWS};
 use tonic::{Code, Status};
 
-use crate::calls::{holds, text_of};
+use crate::calls::{ID_CALLS, IdCall, holds, path, text_of};
 use crate::faults::{backends_ready, node, state_of, status};
-use crate::support::{RawReply, Rig, Sim, clock, frame, frame_raw, image_spec};
+use crate::support::{RawClient, RawReply, Rig, Sim, clock, frame, frame_raw, image_spec};
 use crate::wait;
 
 /// Metadata that the backends of these tests reject.
@@ -192,6 +193,44 @@ async fn the_only_backend_is_not_at_fault_for_a_client_that_it_rejects() {
             state_of(&rig, "kata").await["failingRpcs"][0]["rpc"] == rpc
         };
         wait::until(is_reported).await;
+    }
+}
+
+/// criswitch would repeat a short read that is noted.
+#[tokio::test]
+async fn a_short_read_that_a_backend_breaks_off_because_of_its_client_is_not_noted() {
+    let rig = node("start_wait = \"0s\"", [Sim::new("runc"), Sim::new("kata")]).await;
+    let (pod, container) = rig.run("kata", "web").await;
+    let kata = rig.sim("kata");
+    let short = |call: &&IdCall| {
+        ROWS.iter()
+            .any(|row| row.name == call.rpc && row.patience == Patience::Short)
+    };
+    for read in ID_CALLS.iter().filter(short) {
+        kata.reject_header(ODD.0, None);
+        let request = read.request(read.pick(&pod, &container));
+        let sent = kata.calls(read.rpc).len() + 1;
+        call(&rig, read.rpc, &[ODD], request.clone()).await;
+        clock::later(Duration::from_secs(1)).await;
+        assert_no_fault(&rig, read.rpc).await;
+        assert_eq!(kata.calls(read.rpc).len(), sent, "{} again", read.rpc);
+        let reply = call(&rig, read.rpc, &[], request.clone()).await;
+        assert_eq!(reply.code(), Code::Ok, "{}: {}", read.rpc, text_of(&reply));
+        assert_eq!(kata.calls(read.rpc).len(), sent + 1, "{}", read.rpc);
+        kata.reset(read.rpc);
+        let other = RawClient::over(rig.connect_as(User::Other(1000))).await;
+        other.call(&path(read.rpc), &[], request.clone()).await;
+        assert_no_fault(&rig, read.rpc).await;
+        // The same failure of a call of root is the backend's fault.
+        call(&rig, read.rpc, &[], request).await;
+        let failing = state_of(&rig, "kata").await["failingRpcs"].clone();
+        assert_eq!(failing[0]["rpc"], read.rpc, "{failing}");
+        kata.heal(read.rpc);
+        let is_healed = async || {
+            clock::later(Duration::from_secs(1)).await;
+            state_of(&rig, "kata").await["failingRpcs"] == serde_json::json!([])
+        };
+        wait::until(is_healed).await;
     }
 }
 
