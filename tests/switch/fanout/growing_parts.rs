@@ -5,10 +5,12 @@ use criswitch_cri::codec::cri;
 use prost::Message;
 use tonic::Code;
 
-use crate::calls::{send, text_of};
+use crate::calls::{send, stopped, text_of};
 use crate::faults::{state_of, until_state};
 use crate::logged::Logged;
-use crate::support::{RawReply, Rig, Sim, frame_raw};
+use crate::session::events::{listening, next};
+use crate::support::{RawReply, Rig, Sim, frame, frame_raw};
+use crate::wait;
 
 const LIMIT: usize = 8 << 10;
 /// The equal share of each of two backends.
@@ -29,17 +31,21 @@ async fn renamed(sims: [Sim; 2]) -> Rig {
     .await
 }
 
+/// A field that no CRI uses. With the field, a message has `length` bytes more.
+fn padding(length: usize) -> Vec<u8> {
+    let length = length - 5;
+    let low = u8::try_from(length % 128).unwrap() | 0x80;
+    let high = u8::try_from(length / 128).unwrap();
+    [b"\xc2\xb8\x02", &[low, high][..], &vec![b'x'; length]].concat()
+}
+
 /// Makes the replies of both runtimes to `rpc` exactly as large as the share of their backends, with a field that no
 /// CRI uses.
 async fn pad(rig: &Rig, rpc: &str) {
     let reply = send(rig, rpc, frame_raw(b"")).await;
     assert_eq!(reply.code(), Code::Ok, "{}", text_of(&reply));
     for sim in &rig.sims {
-        let length = SHARE - (sim.sent(rpc).len() - 5) - 5;
-        let low = u8::try_from(length % 128).unwrap() | 0x80;
-        let high = u8::try_from(length / 128).unwrap();
-        let padding = [b"\xc2\xb8\x02", &[low, high][..], &vec![b'x'; length]].concat();
-        sim.append_raw(rpc, padding);
+        sim.append_raw(rpc, padding(SHARE - (sim.sent(rpc).len() - 5)));
     }
 }
 
@@ -119,4 +125,50 @@ async fn samples_that_label_keys_make_too_large_are_omitted() {
     assert_eq!(samples.filter(|samples| *samples > 0).count(), 1);
     let lines = logged.lines(&["WARN", "backend=kata", "omitted", &SHARE.to_string()]);
     assert_eq!(lines.len(), 1, "{}", logged.text());
+}
+
+/// The log line about an event that is too large.
+const DROPPED: [&str; 3] = ["WARN", LONG, "it is larger than max_message"];
+
+#[tokio::test]
+async fn an_event_that_a_renamed_handler_makes_too_large_is_dropped_and_ends_no_stream() {
+    let logged = Logged::here();
+    let rig = renamed([Sim::new("runc"), Sim::new("kata").handlers(["k"])]).await;
+    let (pod, container) = rig.run(LONG, "web").await;
+    let kata = rig.sim("kata");
+    let mut events = listening(&rig).await;
+    kata.report(&container, &pod);
+    let size = next(&mut events).await.unwrap().encoded_len();
+    drop(events);
+    wait::until(async || kata.listeners() == 0).await;
+    // The backend's own event is within the limit.
+    kata.append_raw("GetContainerEvents", padding(LIMIT + 1 - size));
+    let mut events = listening(&rig).await;
+    kata.report(&container, &pod);
+    let (other, _) = rig.run("runc", "other").await;
+    assert_eq!(next(&mut events).await.unwrap().container_id, other);
+    assert_eq!(logged.lines(&DROPPED).len(), 1, "{}", logged.text());
+}
+
+#[tokio::test]
+async fn an_event_that_criswitch_makes_too_large_is_dropped_and_ends_no_stream() {
+    let logged = Logged::here();
+    let rig = renamed([Sim::new("runc"), Sim::new("kata").handlers(["k"])]).await;
+    let pod = rig.run_pod(LONG, "web").await;
+    let mut events = listening(&rig).await;
+    let request = frame(&cri::PodSandboxStatusRequest {
+        pod_sandbox_id: pod,
+        verbose: false,
+    });
+    send(&rig, "PodSandboxStatus", request).await;
+    let kata = rig.sim("kata");
+    let size = kata.sent("PodSandboxStatus").len() - 5;
+    // The reply is within the limit. The event also has the id of the pod.
+    let status = padding(LIMIT - 10 - size);
+    kata.append_to_items("PodSandboxStatus", status);
+    stopped(&rig, "kata").await;
+    kata.start();
+    wait::until(async || !logged.lines(&DROPPED).is_empty()).await;
+    let (other, _) = rig.run("runc", "other").await;
+    assert_eq!(next(&mut events).await.unwrap().container_id, other);
 }
