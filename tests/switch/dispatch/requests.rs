@@ -1,12 +1,13 @@
 //! Requests that cannot be served: criswitch rejects them and sends them to no backend.
 
 use bytes::Bytes;
+use criswitch::gate::MOST_PAIRS;
 use criswitch::ownership::MOST;
 use http::Request;
 use http_body_util::Full;
 use tonic::Code;
 
-use crate::calls::{send, text_of};
+use crate::calls::{part, send, text_of};
 use crate::support::{Rig, Sim, frame_raw};
 
 const RUNTIME: &str = "/runtime.v1.RuntimeService";
@@ -129,6 +130,35 @@ async fn rejected(rig: &Rig, path: &str, message: &[u8]) {
     assert_eq!(reply.code(), Code::InvalidArgument, "{path} {message:x?}");
     assert!(reply.text().contains(rpc), "{}", reply.text());
     assert!(reply.body.is_empty());
+}
+
+#[tokio::test]
+async fn a_selector_with_more_labels_than_an_item_may_have_is_rejected() {
+    let rig = runc_and_kata().await;
+    for (rpc, field) in [
+        ("ListPodSandbox", 3),
+        ("StreamPodSandboxes", 3),
+        ("ListContainers", 4),
+        ("ListContainerStats", 3),
+        ("ListPodSandboxStats", 2),
+    ] {
+        let request = |labels: usize| {
+            let label = |label| part(field, part(1, format!("label-{label}").into_bytes()));
+            part(1, (0..labels).flat_map(label).collect())
+        };
+        let path = format!("{RUNTIME}/{rpc}");
+        let before = calls(&rig).await;
+        let reply = rig
+            .raw(&path, &[], frame_raw(&request(MOST_PAIRS + 1)))
+            .await;
+        assert_eq!(reply.code(), Code::InvalidArgument, "{rpc}");
+        let text = text_of(&reply);
+        let fault = "the label selector has 4097 labels; the limit is 4096";
+        assert!(text.contains(fault), "{rpc}: {text}");
+        assert_eq!(calls(&rig).await, before, "{rpc}");
+        let most = rig.raw(&path, &[], frame_raw(&request(MOST_PAIRS))).await;
+        assert_eq!(most.code(), Code::Ok, "{rpc}: {}", text_of(&most));
+    }
 }
 
 #[tokio::test]

@@ -113,6 +113,18 @@ async fn the_cgroup_driver_is_never_that_of_a_backend_without_runtime_config() {
 }
 
 #[tokio::test]
+async fn a_runtime_config_that_cannot_be_decoded_is_never_that_of_another_backend() {
+    let old = Sim::new("old").lacks(["RuntimeConfig"]);
+    let rig = Rig::start([old, Sim::new("bad"), on_cgroupfs("kata")]).await;
+    // The configuration of Linux is cut off.
+    let cut_off = b"\x0a\x02\x08".as_slice();
+    rig.sim("bad").append_raw("RuntimeConfig", cut_off);
+    assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Cgroupfs);
+    rig.sim("kata").append_raw("RuntimeConfig", cut_off);
+    assert_eq!(driver(&rig).await.unwrap_err().code(), Code::Unimplemented);
+}
+
+#[tokio::test]
 async fn the_cgroup_driver_waits_for_the_default_backend_alone() {
     let rig = faults::node(
         "start_wait = \"0s\"",

@@ -1,6 +1,7 @@
 //! Cached lists of pods and containers: complete, filtered as the runtime filters, limited in time.
 
 use bytes::Bytes;
+use criswitch::gate::MOST_PAIRS;
 use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
@@ -451,4 +452,27 @@ async fn items_that_clients_have_removed_take_no_room_in_a_cached_list() {
         assert_eq!((pods.len(), pods[0].id.clone()), (1, left.clone()));
         assert_eq!(rig.containers().await.unwrap().len(), 1);
     }
+}
+
+/// criswitch makes the item of a new pod from the client's request, without the runtime's own list.
+#[tokio::test]
+async fn a_created_pod_that_no_client_could_use_is_not_served_from_cache() {
+    let rig = runc_and_kata().await;
+    rig.run("kata", "web").await;
+    list_both(&rig).await;
+    let mut config = pod_config("new");
+    let labels = 0..=MOST_PAIRS;
+    config
+        .labels
+        .extend(labels.map(|label| (format!("label-{label}"), String::new())));
+    let request = cri::RunPodSandboxRequest {
+        config: Some(config),
+        runtime_handler: "kata".to_owned(),
+    };
+    rig.runtime().run_pod_sandbox(request).await.unwrap();
+    stopped(&rig, "kata").await;
+    let reply = send(&rig, "ListPodSandbox", frame_raw(b"")).await;
+    assert_names_the_dead(&reply, rig.sim("kata"), "ListPodSandbox");
+    let reply = send(&rig, "ListContainers", frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Ok, "containers have a cached list");
 }

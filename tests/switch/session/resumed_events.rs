@@ -307,3 +307,19 @@ async fn the_state_of_a_pod_with_too_many_containers_is_not_sent_and_is_reported
     let event = next(&mut events).await.unwrap();
     assert_eq!(metadata(&event).name, "other");
 }
+
+#[tokio::test]
+async fn the_state_of_a_pod_that_no_client_can_decode_is_not_sent_and_is_reported() {
+    let logged = Logged::here();
+    let (rig, mut events) = subscribed().await;
+    // A label of the pod is not UTF-8.
+    let label = b"\x3a\x03\x0a\x01\xff".as_slice();
+    rig.sim("kata").append_to_items("PodSandboxStatus", label);
+    stopped(&rig, "kata").await;
+    rig.sim("kata").start();
+    let words = ["WARN", "backend=kata", "events that clients cannot use"];
+    wait::until(async || !logged.lines(&words).is_empty()).await;
+    rig.run_pod("runc", "other").await;
+    let event = next(&mut events).await.unwrap();
+    assert_eq!(metadata(&event).name, "other");
+}

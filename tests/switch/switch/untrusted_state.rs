@@ -2,9 +2,17 @@
 
 use std::fs;
 
-use criswitch::store::Boot;
+use bytes::Bytes;
+use criswitch::store::{Boot, Saved};
+use criswitch_cri::codec::cri;
+use prost::Message;
+use tonic::Code;
+use twox_hash::XxHash3_64;
 
-use crate::faults::{names, text};
+use crate::calls::{assert_names_the_dead, send};
+use crate::faults::{names, status, text};
+use crate::logged::Logged;
+use crate::support::{Rig, frame_raw};
 use crate::switch::saved_state::{
     lists_fail, lists_heal, restarted_without_kata, state_file, with_pods,
 };
@@ -129,4 +137,59 @@ async fn the_state_of_another_machine_is_ignored() {
     rig.restart_switch().await;
     lists_fail(&rig).await;
     lists_heal(&rig).await;
+}
+
+/// Changes the saved state of a backend. The file is still as criswitch writes it.
+fn change(rig: &Rig, name: &str, change: impl FnOnce(&mut Saved)) {
+    let file = state_file(rig, name);
+    let content = fs::read(&file).unwrap();
+    let start = content.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let mut saved = Saved::decode(&content[start + 8..]).unwrap();
+    change(&mut saved);
+    let saved = saved.encode_to_vec();
+    let hash = XxHash3_64::oneshot(&saved).to_le_bytes();
+    fs::write(&file, [&content[..start], &hash, &saved].concat()).unwrap();
+}
+
+/// An earlier version of criswitch may have written what this version does not accept.
+#[tokio::test]
+async fn a_saved_reply_that_no_client_can_decode_is_not_served_after_a_restart() {
+    // The name of a field with a text that is not UTF-8: of an item's id, and of a version.
+    let item = Bytes::from_static(b"\x0a\x03\x0a\x01\xff");
+    let version = Bytes::from_static(b"\x12\x01\xff");
+    // The name of a handler.
+    let reported = Bytes::from_static(b"\x1a\x03\x0a\x01\xff");
+    for rpc in ["ListPodSandbox", "ListContainers", "ListImages"] {
+        let logged = Logged::here();
+        let (mut rig, ..) = with_pods().await;
+        rig.sim("kata").stop().await;
+        rig.stop_switch().await;
+        let item = item.clone();
+        change(&rig, "kata", |saved| match rpc {
+            "ListPodSandbox" => saved.pods = Some(item),
+            "ListContainers" => saved.containers = Some(item),
+            _ => saved.images = Some(item),
+        });
+        rig.restart_switch().await;
+        let lines = logged.lines(&["ERROR", "kata", "a saved list cannot be used"]);
+        assert_eq!(lines.len(), 1, "{rpc}: {}", logged.text());
+        if rpc != "ListImages" {
+            let reply = send(&rig, rpc, frame_raw(b"")).await;
+            assert_names_the_dead(&reply, rig.sim("kata"), rpc);
+        } else {
+            let request = cri::ListImagesRequest::default();
+            let failed = rig.images().list_images(request).await.unwrap_err();
+            assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+        }
+    }
+    let (mut rig, ..) = with_pods().await;
+    rig.sim("runc").stop().await;
+    rig.sim("kata").stop().await;
+    rig.stop_switch().await;
+    change(&rig, "runc", |saved| saved.version = version);
+    change(&rig, "kata", |saved| saved.status = reported);
+    rig.restart_switch().await;
+    let shown = send(&rig, "Version", frame_raw(b"")).await;
+    assert_eq!(shown.code(), Code::Unavailable);
+    assert!(!status(&rig).await.runtime_handlers.is_empty());
 }
