@@ -376,6 +376,12 @@ impl Case<'_> {
             (there || unknown == Unknown::NotFound) && !done && !self.is_kept(thing),
             "the owner did not execute the call",
         )?;
+        // criswitch forwards a status without reading it, but a kept status must be readable.
+        let is_spoilt = self.got().any(|seen| seen.spoilt);
+        self.unless(
+            !is_spoilt && !self.is_readable(),
+            "the reply cannot be decoded, although no backend sent it now",
+        )?;
         match self.asked.call.row.name {
             "PodSandboxStatus" => {
                 self.unless(

@@ -22,6 +22,10 @@ impl Case<'_> {
             ImageRule::Find(_) => {
                 let found = self.reply.string(&[1, 1]);
                 self.unless(
+                    !self.is_readable() && !self.may_pass_unread(),
+                    "a merged reply cannot be decoded",
+                )?;
+                self.unless(
                     found.is_empty() && stood(image),
                     "the reply has no image, but a backend has it",
                 )?;
@@ -47,13 +51,7 @@ impl Case<'_> {
                     "a backend that must pull the image did not pull it",
                 )
             }
-            // criswitch forwards the reply of a single store without reading it, so the reply may be undecodable.
-            ImageRule::List(_)
-                if (self.handler().is_some() || self.asked.call.id <= self.truth.alone)
-                    && self.got().any(|seen| seen.spoilt) =>
-            {
-                Ok(())
-            }
+            ImageRule::List(_) if self.may_pass_unread() => Ok(()),
             ImageRule::List(_) => {
                 let listed = self.reply.strings(&[1, 1]);
                 let mut all = self.truth.images.iter();
@@ -68,6 +66,12 @@ impl Case<'_> {
                 self.unless(elsewhere, "the reply lists an image that no store had")
             }
         }
+    }
+
+    /// Whether the reply may be undecodable: criswitch forwards the reply of a single store without reading it.
+    fn may_pass_unread(&self) -> bool {
+        (self.handler().is_some() || self.asked.call.id <= self.truth.alone)
+            && self.got().any(|seen| seen.spoilt)
     }
 
     /// Judges an image call that names a pod, by the stores that the pod may use.

@@ -138,7 +138,7 @@ impl Case<'_> {
     }
 
     /// Whether a client can decode the reply.
-    fn is_readable(&self) -> bool {
+    pub(super) fn is_readable(&self) -> bool {
         let name = self.asked.call.row.name;
         let is_bad = |message: &Bytes| {
             let bytes = message.as_ref();
@@ -155,7 +155,13 @@ impl Case<'_> {
                 "ListContainerStats" | "StreamContainerStats" => {
                     cri::ListContainerStatsResponse::decode(bytes).is_err()
                 }
-                _ => cri::ListPodSandboxMetricsResponse::decode(bytes).is_err(),
+                "ListPodSandboxMetrics" | "StreamPodSandboxMetrics" => {
+                    cri::ListPodSandboxMetricsResponse::decode(bytes).is_err()
+                }
+                "PodSandboxStatus" => cri::PodSandboxStatusResponse::decode(bytes).is_err(),
+                "ContainerStatus" => cri::ContainerStatusResponse::decode(bytes).is_err(),
+                "ImageStatus" => cri::ImageStatusResponse::decode(bytes).is_err(),
+                _ => false,
             }
         };
         !self.reply.messages.iter().any(is_bad)

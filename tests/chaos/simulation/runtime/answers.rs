@@ -144,10 +144,13 @@ fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: U
                 metadata: Some(cri::PodSandboxMetadata::default()),
                 ..Default::default()
             });
-            return Ok(one(&cri::PodSandboxStatusResponse {
+            let status = cri::PodSandboxStatusResponse {
                 status,
                 ..Default::default()
-            }));
+            };
+            // A label of the pod is not UTF-8.
+            let garble = b"\x0a\x05\x3a\x03\x0a\x01\xff";
+            return Ok(one_or_garbled(truth, asked, &status, garble));
         }
         "ContainerStatus" => {
             let state = truth.thing(kind, &id).map_or(EXITED, Thing::state);
@@ -157,10 +160,13 @@ fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: U
                 image: Some(cri::ImageSpec::default()),
                 ..Default::default()
             });
-            return Ok(one(&cri::ContainerStatusResponse {
+            let status = cri::ContainerStatusResponse {
                 status,
                 ..Default::default()
-            }));
+            };
+            // A label of the container is not UTF-8.
+            let garble = b"\x0a\x05\x62\x03\x0a\x01\xff";
+            return Ok(one_or_garbled(truth, asked, &status, garble));
         }
         // A cached list shows the state that the client's call asked for, so the model lets the container run even if
         // another call has stopped it.
@@ -516,10 +522,13 @@ fn image(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
         }
         _ => {
             let image = truth.has_image(backend, &image).then(|| of_id(image));
-            Ok(one(&cri::ImageStatusResponse {
+            let status = cri::ImageStatusResponse {
                 image,
                 ..Default::default()
-            }))
+            };
+            // A tag of the image is not UTF-8.
+            let garble = b"\x0a\x03\x12\x01\xff";
+            Ok(one_or_garbled(truth, asked, &status, garble))
         }
     }
 }
