@@ -94,7 +94,8 @@ impl View<'_> {
         }
     }
 
-    /// Whether the client gets at most `most` bytes for `message`, a backend's list.
+    /// Whether the client gets at most `most` bytes for `message`, a backend's list. A list that must be copied to
+    /// measure it counts as larger if there is no memory for the copy.
     pub(crate) fn is_at_most(
         &self,
         list: List,
@@ -105,9 +106,14 @@ impl View<'_> {
         let has_room = |size: usize| size <= most;
         has_room(message.len() + handlers::most_growth(list, message))
             || has_room(message.len())
-                && self
-                    .shown(list, backend, message)
-                    .is_ok_and(|shown| shown.is_none_or(|shown| has_room(shown.len())))
+                && (!self.rewrites(list, backend) || {
+                    // The memory of the copy is counted before the copy is made.
+                    let held = backend.resized(backend.memory.all().held(), message.len());
+                    held.is_ok_and(|_held| {
+                        self.shown(list, backend, message)
+                            .is_ok_and(|shown| shown.is_none_or(|shown| has_room(shown.len())))
+                    })
+                })
     }
 
     /// Returns `message` with the names that clients use for the handlers at `paths`; see [`handlers::renamed`].

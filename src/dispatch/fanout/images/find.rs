@@ -76,7 +76,7 @@ fn one_image(reference: &str, mut said: Vec<StoreAnswer>) -> Result<Reply, Faile
     if has_any(&said) {
         present(said)
     } else {
-        Ok(absent_reply(said))
+        absent_reply(said)
     }
 }
 
@@ -111,7 +111,7 @@ pub(crate) async fn find_for_some_pod(
     }
     let is_present = likely.all(|said| said.image().is_some()) && agree(&said);
     if !has_any(&said) || !is_present && !asks_again(requests, call) {
-        return Ok(absent_reply(said));
+        return absent_reply(said);
     }
     said.retain(|said| said.image().is_some());
     if said.iter().any(is_likely) {
@@ -192,13 +192,13 @@ fn present(said: Vec<StoreAnswer>) -> Result<Reply, Failed> {
         .into_iter()
         .next()
         .ok_or_else(|| errors::impossible(rpc::IMAGE_STATUS.name))?;
-    Ok(first.into_reply())
+    first.into_reply()
 }
 
 /// The answer of the first store that reports the image as absent, else an empty reply.
-fn absent_reply(said: Vec<StoreAnswer>) -> Reply {
+fn absent_reply(said: Vec<StoreAnswer>) -> Result<Reply, Failed> {
     match said.into_iter().find(StoreAnswer::says_absent) {
         Some(lacking) => lacking.into_reply(),
-        None => reply::of_message(Vec::new()),
+        None => Ok(reply::of_message(Vec::new())),
     }
 }

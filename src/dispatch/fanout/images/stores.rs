@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use criswitch_cri::codec::protobuf::{self, Malformed};
 use criswitch_cri::rpc::fields::{
     IMAGE_REFERENCE, IMAGE_STATUS_HANDLERS, ITEMS, LISTED_ID, image, image_status_response,
@@ -34,6 +34,7 @@ use crate::topology::Live;
 pub(super) struct StoreAnswer {
     pub backend: Arc<Backend>,
     live: Arc<Live>,
+    user: User,
     /// The image in the store's answer, else in its cached list.
     pub image: Stored,
     /// Whether the store gave no answer to a question with [`Wait::ListTimeout`], so that the caller may ask again with
@@ -113,30 +114,45 @@ impl StoreAnswer {
 
     /// The reply to the client: the store's answer with the routing table's names for handlers, else a reply made from
     /// the cached image.
-    pub(super) fn into_reply(self) -> Reply {
-        let renamed = |message: &Bytes| {
-            let names = self.live.table.names_of(self.backend.id);
-            rpc::specs_renamed(message, IMAGE_STATUS_HANDLERS.images, |handler| {
-                names.image_name_for(handler)
-            })
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if the memory for the backend's replies is full.
+    pub(super) fn into_reply(self) -> Result<Reply, Failed> {
+        let message = match (&self.answer, &self.image) {
+            (Ok(answer), _) => self.backend.message(answer)?,
+            (Err(_), Stored::Image(image)) => {
+                let mut status = BytesMut::new();
+                protobuf::put_bytes(&mut status, image_status_response::IMAGE, image);
+                status.freeze()
+            }
+            (Err(_), Stored::Nothing | Stored::Unknown) => Bytes::new(),
         };
-        match self.answer {
-            Ok(answer) => {
-                let message = self.backend.message(&answer);
-                match message.ok().and_then(|message| renamed(&message)) {
-                    Some(message) => reply::of_changed(answer, message),
-                    None => reply::of_answer(answer),
-                }
-            }
-            Err(_) => {
-                let mut status = bytes::BytesMut::new();
-                if let Stored::Image(image) = &self.image {
-                    protobuf::put_bytes(&mut status, image_status_response::IMAGE, image);
-                }
-                let status = status.freeze();
-                reply::of_message(vec![renamed(&status).unwrap_or(status)])
-            }
+        let renamed = self.renamed(&message)?;
+        Ok(match (self.answer, renamed) {
+            (Ok(answer), Some(renamed)) => reply::of_changed(answer, renamed),
+            (Ok(answer), None) => reply::of_answer(answer),
+            (Err(_), renamed) => reply::of_message(vec![renamed.unwrap_or(message)]),
+        })
+    }
+
+    /// The `ImageStatus` reply `message` with the routing table's names for the handlers of the image; `None` if they
+    /// are the same. The memory of the copy is counted before the copy is made.
+    fn renamed(&self, message: &Bytes) -> Result<Option<Bytes>, Status> {
+        let backend = &self.backend;
+        if !self.live.table.renames(backend.id) {
+            return Ok(None);
         }
+        let held = backend.memory.of(self.user, &rpc::IMAGE_STATUS).held();
+        let held = backend.resized(held, message.len())?;
+        let names = self.live.table.names_of(backend.id);
+        let renamed = rpc::specs_renamed(message, IMAGE_STATUS_HANDLERS.images, |handler| {
+            names.image_name_for(handler)
+        });
+        let Some(renamed) = renamed else {
+            return Ok(None);
+        };
+        let held = backend.resized(held, renamed.len())?;
+        Ok(Some(held.with(renamed)))
     }
 }
 
@@ -230,6 +246,7 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
     let said = StoreAnswer {
         backend: Arc::clone(backend),
         live: Arc::clone(&call.live),
+        user: call.user,
         image,
         is_late,
         overdue,
