@@ -24,9 +24,11 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use prometheus::{TEXT_FORMAT, TextEncoder};
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 
 use crate::errors;
 use crate::limits::flood::Io;
@@ -52,6 +54,9 @@ const READER_LIMIT: Duration = Duration::from_secs(5);
 const HEAD_LIMIT: Duration = Duration::from_secs(1);
 /// The largest head of a request, in bytes. hyper allows no smaller limit.
 const MAX_REQUEST: usize = 8 << 10;
+/// How long readers share a page. A page counts the pods of each handler, and meanwhile no call can use the owners, so
+/// that readers which ask again and again do not delay calls.
+pub const PAGE_AGE: Duration = Duration::from_secs(1);
 /// The time between two attempts to bind the address.
 const RETRY: Duration = Duration::from_secs(30);
 
@@ -206,6 +211,10 @@ impl MetricsSocket {
     }
 
     async fn serve(self, switch: Arc<Switch>) -> Infallible {
+        let pages = Arc::new(Pages {
+            switch,
+            last: Mutex::default(),
+        });
         let mut readers = JoinSet::new();
         let mut oldest_first = VecDeque::<AbortHandle>::new();
         let mut failing = AcceptFailures::default();
@@ -219,7 +228,7 @@ impl MetricsSocket {
                             if oldest_first.len() == MAX_READERS && let Some(oldest) = oldest_first.pop_front() {
                                 oldest.abort();
                             }
-                            let page = answer(reader, Arc::clone(&switch));
+                            let page = answer(reader, Arc::clone(&pages));
                             oldest_first.push_back(readers.spawn(tokio::time::timeout(READER_LIMIT, page)));
                         }
                         Err(error) => if let Some(omitted) = failing.failed() {
@@ -244,13 +253,12 @@ impl MetricsSocket {
 }
 
 /// Answers one request and closes the connection, so that a reader does not count towards [`MAX_READERS`] for long.
-async fn answer(stream: Box<dyn Io>, switch: Arc<Switch>) {
+async fn answer(stream: Box<dyn Io>, pages: Arc<Pages>) {
     let service = service_fn(move |request: http::Request<Incoming>| {
-        let (switch, own) = (Arc::clone(&switch), Arc::clone(&switch));
+        let (pages, own) = (Arc::clone(&pages), Arc::clone(&pages));
         async move {
-            let reply = switch
-                .watchers
-                .run_serialized(move || reply(&request, &own));
+            let watchers = &pages.switch.watchers;
+            let reply = watchers.run_serialized(move || reply(&request, &own));
             reply.await.ok_or_else(errors::no_state)
         }
     });
@@ -266,7 +274,7 @@ async fn answer(stream: Box<dyn Io>, switch: Arc<Switch>) {
     }
 }
 
-fn reply(request: &http::Request<Incoming>, switch: &Switch) -> http::Response<Full<Bytes>> {
+fn reply(request: &http::Request<Incoming>, pages: &Pages) -> http::Response<Full<Bytes>> {
     let mut accepted = request
         .headers()
         .get_all(header::ACCEPT)
@@ -275,9 +283,9 @@ fn reply(request: &http::Request<Incoming>, switch: &Switch) -> http::Response<F
     let is_open = accepted.any(|kinds| kinds.contains("application/openmetrics-text"));
     let (status, kind, body) = match (request.method(), request.uri().path()) {
         (_, path) if path != PATH => (StatusCode::NOT_FOUND, "text/plain", format!("see {PATH}\n")),
-        (&Method::GET | &Method::HEAD, _) => match page(switch) {
+        (&Method::GET | &Method::HEAD, _) => match pages.page() {
             Ok(page) if is_open => (StatusCode::OK, OPEN_METRICS, open_metrics(&page)),
-            Ok(page) => (StatusCode::OK, TEXT_FORMAT, page),
+            Ok(page) => (StatusCode::OK, TEXT_FORMAT, page.to_string()),
             Err(error) => {
                 let text = format!("{error}\n");
                 (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", text)
@@ -293,6 +301,28 @@ fn reply(request: &http::Request<Incoming>, switch: &Switch) -> http::Response<F
         headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
     reply
+}
+
+/// The page for the readers of a socket.
+struct Pages {
+    switch: Arc<Switch>,
+    /// The last page and its time.
+    last: Mutex<Option<(Instant, Arc<str>)>>,
+}
+
+impl Pages {
+    /// The last page if it is younger than [`PAGE_AGE`], else a new one.
+    fn page(&self) -> prometheus::Result<Arc<str>> {
+        let mut last = self.last.lock();
+        if let Some((at, page)) = &*last
+            && at.elapsed() < PAGE_AGE
+        {
+            return Ok(Arc::clone(page));
+        }
+        let page: Arc<str> = page(&self.switch)?.into();
+        *last = Some((Instant::now(), Arc::clone(&page)));
+        Ok(page)
+    }
 }
 
 /// Converts a page in Prometheus' text format to OpenMetrics, which names the family of a counter without `_total` and

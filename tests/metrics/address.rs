@@ -38,6 +38,23 @@ async fn the_socket_is_for_root_only_and_is_removed_at_the_end() {
     tokio::time::timeout(PATIENCE, gone).await.unwrap();
 }
 
+/// A page has the processor time that criswitch used so far, so no two pages are equal.
+#[tokio::test]
+async fn readers_within_a_second_get_one_page() {
+    let rig = one().await;
+    let socket = rig.directory().join("m.sock");
+    let body = async || {
+        let reply = ask(&socket, "GET /metrics").await;
+        reply.split_once("\r\n\r\n").unwrap().1.to_owned()
+    };
+    let (first, second) = tokio::join!(body(), body());
+    assert_eq!(first, second);
+    rig.run_pod("runc", "web").await;
+    assert_eq!(body().await, first);
+    crate::support::clock::later(metrics::PAGE_AGE).await;
+    assert_ne!(body().await, first);
+}
+
 #[tokio::test]
 async fn only_the_page_is_served_and_only_for_reading() {
     let rig = one().await;

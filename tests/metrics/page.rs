@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use criswitch::operator::metrics::PAGE_AGE;
 use criswitch_platform::connect::Stream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::support::clock::later;
 use crate::support::{PATIENCE, Rig, Sim, connect};
 
 /// A criswitch that serves metrics at `m.sock`. Each of `sims` is a backend with one handler of the same name. `keys`
@@ -41,7 +43,9 @@ pub struct Page {
 }
 
 impl Page {
+    /// The page of now: earlier readers have other pages.
     pub async fn of(rig: &Rig) -> Page {
+        later(PAGE_AGE).await;
         let reply = ask(&rig.directory().join("m.sock"), "GET /metrics").await;
         let (head, text) = reply.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
