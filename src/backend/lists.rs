@@ -127,16 +127,14 @@ impl Lists {
         self.kept.get(&list)?.message()
     }
 
-    /// The item with this id, from the last list or the items created since. Its state may be an earlier one.
-    pub(crate) fn item(&self, list: List, id: &str) -> Option<Bytes> {
-        let kept = self.kept.get(&list)?;
-        let created = kept.created.iter().map(|created| &created.item);
-        let last = kept.last.iter().map(|last| &last.message);
-        created.chain(last).find_map(|list| {
-            let mut items = protobuf::all_bytes(list, &[ITEMS]).ok()?.into_iter();
-            let item = items.find(|item| protobuf::string(item, LISTED_ID) == Ok(id))?;
-            Some(list.slice_ref(item))
+    /// The items created since the last list, each as a list, and the last list. The states may be earlier ones.
+    pub(crate) fn parts(&self, list: List) -> Vec<Readable> {
+        let kept = self.kept.get(&list).into_iter();
+        kept.flat_map(|kept| {
+            let created = kept.created.iter().map(|created| created.item.clone());
+            created.chain(kept.last.iter().map(|last| last.message.clone()))
         })
+        .collect()
     }
 
     /// Caches a complete list. Ignores a list that was requested before the cached list. Also ignores a list that was

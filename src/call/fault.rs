@@ -32,6 +32,9 @@ const RESERVED: &str = "grpc-";
 /// The headers of OpenCensus, which are metadata although their names are reserved.
 const OPEN_CENSUS: [&str; 2] = ["grpc-trace-bin", "grpc-tags-bin"];
 
+/// The headers of traces, which a kubelet sends if it has them on.
+const OF_TRACES: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+
 /// The user agent of the calls that criswitch sends to several backends for one client.
 const AGENT: &str = concat!("criswitch/", env!("CARGO_PKG_VERSION"), " (for a client)");
 
@@ -96,20 +99,27 @@ impl Request {
     }
 
     /// Whether the client may be the cause of the failure of this call, which had the client's own headers. Calls of
-    /// users other than root and criswitch's own user say nothing about the backend, as in [`Late`].
+    /// users other than root and criswitch's own user say nothing about the backend, as in [`Late`]. The headers of
+    /// traces are not a cause: a kubelet may send them with each call.
     pub(crate) fn may_be_due_to_client(&self) -> bool {
-        self.user.is_other() || self.has_odd_headers() || is_over(self.deadline)
+        let is_odd = self.has_odd_headers_but(&OF_TRACES);
+        self.user.is_other() || is_odd || is_over(self.deadline)
     }
 
     /// Whether the call has headers that criswitch's own calls lack, or another content type. A backend may reject any
     /// of them, also those that gRPC reserves.
     fn has_odd_headers(&self) -> bool {
+        self.has_odd_headers_but(&[])
+    }
+
+    fn has_odd_headers_but(&self, usual: &[&str]) -> bool {
         let types: [&[u8]; 2] = [b"application/grpc", b"application/grpc+proto"];
         self.headers.iter().any(|(name, value)| {
             if name == header::CONTENT_TYPE {
                 !types.contains(&value.as_bytes())
             } else {
                 !OF_CONNECTION.contains(name)
+                    && !usual.contains(&name.as_str())
                     && ![GRPC_TIMEOUT, GRPC_ENCODING, GRPC_ACCEPT_ENCODING].contains(name)
             }
         })

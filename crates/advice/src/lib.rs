@@ -495,10 +495,14 @@ mod tests {
     fn a_mount_hint_for_gvisor_counts_only_for_its_own_volume() {
         let limit = limit("gvisor-shared-volumes");
         let mount = json!({ "volumeMounts": [{ "name": "v", "mountPath": "/v" }] });
-        for (hint, is_met) in [("v", false), ("w", true)] {
+        for (hint, share, is_met) in [
+            ("v", "pod", false),
+            ("v", "container", true),
+            ("w", "pod", true),
+        ] {
             let annotation = format!("dev.gvisor.spec.mount.{hint}.share");
             let pod = json!({
-                "metadata": { "annotations": { annotation: "pod" } },
+                "metadata": { "annotations": { annotation: share } },
                 "spec": { "containers": [mount, mount], "volumes": [{ "name": "v", "emptyDir": {} }] },
             });
             assert_eq!(!limit.about.fields(&pod).is_empty(), is_met, "{hint}");

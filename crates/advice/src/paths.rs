@@ -451,7 +451,8 @@ fn has_hint(pod: &Value, part: &Value) -> bool {
         .and_then(|spec| name_of(spec, part)?.as_str());
     let annotations = pod.pointer("/metadata/annotations");
     let hint = format!("dev.gvisor.spec.mount.{}.share", name.unwrap_or_default());
-    annotations.is_some_and(|all| all.get(hint).is_some())
+    let value = annotations.and_then(|all| all.get(hint)?.as_str());
+    matches!(value, Some("pod" | "shared"))
 }
 
 /// Whether a container has the volume with this part as a device.

@@ -21,7 +21,7 @@ const MOST_READS: usize = 10;
 /// # Errors
 /// If `folder` cannot be read, or has more than `MOST_DROP_INS` drop-ins.
 pub fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(folder) {
+    let entries = match present(folder, |folder| fs::read_dir(folder)) {
         // A symbolic link without a target is an error: its drop-ins may only be missing for a moment.
         Err(error) if error.kind() == ErrorKind::NotFound && !is_link(folder) => {
             return Ok(Vec::new());
@@ -73,18 +73,24 @@ pub fn is_drop_in(name: &OsStr) -> bool {
     name.ends_with(b".toml") && !name.starts_with(b".")
 }
 
-/// The content of a file. A file that was removed and is there again is read again, for a limited number of times.
+/// The content of a file.
 ///
 /// # Errors
 /// If the file cannot be read, is not a regular file, or is larger than `MOST_BYTES`.
 pub fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    present(path, whole)
+}
+
+/// What `read` returns for a path. A path that was removed and is there again is read again, for a limited number of
+/// times.
+fn present<T>(path: &Path, read: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     for _ in 1..MOST_READS {
-        match whole(path) {
+        match read(path) {
             Err(error) if error.kind() == ErrorKind::NotFound && path.exists() => {}
-            read => return read,
+            outcome => return outcome,
         }
     }
-    whole(path)
+    read(path)
 }
 
 fn whole(path: &Path) -> io::Result<Vec<u8>> {

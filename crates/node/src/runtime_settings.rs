@@ -54,6 +54,11 @@ impl RuntimeSettings {
         let Some(pid) = found.pid.filter(|pid| cfg!(unix) && *pid > 0) else {
             return Ok(None);
         };
+        let settings = match found.runtime.as_str() {
+            "containerd" => of_containerd,
+            "cri-o" => of_crio,
+            _ => return Ok(None),
+        };
         let [line, variables] = ["cmdline", "environ"].map(|name| {
             fs::read(format!("/proc/{pid}/{name}"))
                 .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
@@ -65,11 +70,6 @@ impl RuntimeSettings {
         let folder = fs::read_link(format!("/proc/{pid}/cwd"))
             .map_err(|error| format!("cannot read the directory of process {pid}: {error}"))?;
         let root = PathBuf::from(format!("/proc/{pid}/root"));
-        let settings = match found.runtime.as_str() {
-            "containerd" => of_containerd,
-            "cri-o" => of_crio,
-            _ => return Ok(None),
-        };
         // A program of another name, such as `systemd` or a wrapper, has other arguments.
         let path = arguments.first().copied().unwrap_or_default();
         let program = Path::new(path).file_name().and_then(OsStr::to_str);
@@ -238,24 +238,26 @@ fn of_crio(process: &RuntimeProcess<'_>, version: &str) -> Result<RuntimeSetting
             &text("--stream-address", &api, "stream_address", "127.0.0.1"),
             &text("--stream-port", &api, "stream_port", "0"),
         ),
-        subnets: subnets_in(&process.root, &process.folder.join(networks), &network)?,
+        subnets: subnets_in(&process.root, &process.folder.join(networks), &network),
     })
 }
 
 /// The subnets of the CNI network with this name in CRI-O's folder of networks; of the first network if the name is
-/// empty.
-fn subnets_in(root: &Root<'_>, folder: &Path, wanted: &str) -> Result<Vec<Subnet>, String> {
-    for file in root.files_in(folder, &["conf", "conflist", "json"]) {
-        let text = read(root, &file)?.unwrap_or_default();
-        // CRI-O skips a file that has no network.
-        let network: Value = serde_json::from_str(&text).unwrap_or_default();
-        if let Some(name) = network.get("name").and_then(Value::as_str)
-            && (wanted.is_empty() || wanted == name)
-        {
-            return Ok(of_network(name, &network));
-        }
-    }
-    Ok(Vec::new())
+/// empty. As CRI-O does, it skips a file that has no network or cannot be read.
+fn subnets_in(root: &Root<'_>, folder: &Path, wanted: &str) -> Vec<Subnet> {
+    let files = root.files_in(folder, &["conf", "conflist", "json"]);
+    let mut networks = files.into_iter().filter_map(|file| {
+        let text = root.text(&file).ok()??;
+        let network: Value = serde_json::from_str(&text).ok()?;
+        let plugins = network.get("plugins").and_then(Value::as_array);
+        let is_network =
+            network.get("type").is_some() || plugins.is_some_and(|list| !list.is_empty());
+        let name = network.get("name")?.as_str()?.to_owned();
+        (is_network && (wanted.is_empty() || wanted == name)).then_some((name, network))
+    });
+    networks
+        .next()
+        .map_or_else(Vec::new, |(name, network)| of_network(&name, &network))
 }
 
 /// A table below these keys, in several files. The last file that has a key counts.
@@ -518,14 +520,17 @@ mod tests {
     #[test]
     fn crio_has_the_subnets_of_its_default_network() {
         let network = |name: &str, subnet: &str| {
-            format!(r#"{{"name":"{name}","ipam":{{"subnet":"{subnet}"}}}}"#)
+            format!(r#"{{"name":"{name}","type":"bridge","ipam":{{"subnet":"{subnet}"}}}}"#)
         };
         let first = network("first", "10.66.0.0/16");
         let second = network("second", "10.67.0.0/16");
+        let list = format!(r#"{{"name":"first","plugins":[{first}]}}"#);
+        let none = second.replace("type", "kind");
         let root = root(&[
             ("/etc/cni/net.d/05-broken.conf", "{"),
             ("/etc/cni/net.d/07-other.txt", &second),
-            ("/etc/cni/net.d/10-first.conflist", &first),
+            ("/etc/cni/net.d/08-none.conf", &none),
+            ("/etc/cni/net.d/10-first.conflist", &list),
             ("/srv/cni/20-first.conf", &first),
             ("/srv/cni/30-second.json", &second),
             (

@@ -260,12 +260,13 @@ impl Unit {
                             found.push((name.to_owned(), Word::new(value, from)));
                         }
                         // The word is not shown, because it may be part of a secret.
-                        _ => {
+                        _ if may_matter(&pair.text) => {
                             let what = format!(
                                 "systemd ignores word {position} of {key}=: it is not NAME=VALUE"
                             );
                             report(findings, from, what, "quotes around the whole NAME=VALUE");
                         }
+                        _ => {}
                     }
                 }
             }
@@ -528,7 +529,7 @@ impl Assignment {
                 ),
                 format!("[{section}] alone on the line"),
             ),
-            None if its == Some(section) => (
+            None if its == Some(section) && may_matter(key) => (
                 format!("systemd ignores line {number}: it has no ="),
                 "KEY=VALUE".to_owned(),
             ),
@@ -546,6 +547,11 @@ impl Assignment {
             _ => return None,
         })
     }
+}
+
+/// Whether a text that systemd ignores may have been meant as a flag of a program, or as one of the keys.
+fn may_matter(text: &str) -> bool {
+    text.contains("--") || KEYS.iter().any(|key| text.starts_with(key))
 }
 
 /// The lines of a unit or of an environment file. A line that ends with `\`, without a blank after it,

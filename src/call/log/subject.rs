@@ -1,13 +1,13 @@
 //! The pod of a call as an operator knows it: the namespace, name and uid.
 
+use bytes::Bytes;
 use criswitch_cri::codec::protobuf;
 use criswitch_cri::rpc::fields::{
-    RUN_HANDLER, container, pod_sandbox, pod_sandbox_config, pod_sandbox_metadata,
+    ITEMS, LISTED_ID, RUN_HANDLER, container, pod_sandbox, pod_sandbox_config, pod_sandbox_metadata,
 };
 use criswitch_cri::rpc::{self, Kind, List, Row};
 
 use crate::backend::Backend;
-use crate::backend::known::Known;
 use crate::errors;
 
 /// The names of a pod. Each name is cut, because a client may send names of any length.
@@ -36,9 +36,10 @@ impl PodName {
 
     /// The pod with this id, or the pod of the container with this id, from the cached lists of the backend.
     pub(super) fn listed(backend: &Backend, kind: Kind, id: &str) -> Option<PodName> {
+        // The search is outside of the lock, because a list may be long.
         let item = |list, id: &str| {
-            let find = |known: &mut Known| known.lists.item(list, id);
-            backend.record.learn(find)
+            let parts = backend.record.learn(|known| known.lists.parts(list));
+            parts.into_iter().find_map(|part| item_of(&part.into(), id))
         };
         let pod = match kind {
             Kind::Pod => item(List::Pods, id)?,
@@ -70,4 +71,11 @@ impl PodName {
         };
         (!pod.name.is_empty()).then_some(pod)
     }
+}
+
+/// The item with this id in a list.
+fn item_of(list: &Bytes, id: &str) -> Option<Bytes> {
+    let mut items = protobuf::all_bytes(list, &[ITEMS]).ok()?.into_iter();
+    let item = items.find(|item| protobuf::string(item, LISTED_ID) == Ok(id))?;
+    Some(list.slice_ref(item))
 }
