@@ -16,6 +16,7 @@ use criswitch_cri::codec::frames;
 use criswitch_cri::error_text::error_chain;
 use criswitch_cri::rpc::{self, List, Row};
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -207,7 +208,7 @@ async fn watch_connection(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Ins
                         never = ask_failing(own) => match never {},
                         never = resend_runtime_config(&switch.runtime_config, backend, wire) => match never {},
                         never = measure_disks(backend) => match never {},
-                        never = probe_pod_stats(backend, wire) => match never {},
+                        never = probe_optional(backend, wire) => match never {},
                         never = retry_cgroup_driver(own) => match never {},
                         never = handlers::request_handlers(&switch.owners, backend, wire) => match never {},
                         never = list_until_removed(own) => match never {},
@@ -450,13 +451,21 @@ async fn resend_runtime_config(
     }
 }
 
-/// Learns whether the backend has `PodSandboxStats`, because the kubelet probes this RPC only once, at its start. Any
-/// answer shows whether the backend has it.
-async fn probe_pod_stats(backend: &Backend, wire: &Wire) -> Infallible {
-    let row = &rpc::POD_SANDBOX_STATS;
-    until_answered(|| backend.ask_own(Some(wire), row, frames::frame(&[])))
-        .await
-        .ok();
+/// Learns whether the backend has these RPCs, because the kubelet probes `PodSandboxStats` only once, at its start, and
+/// the pods of a backend without the others are silently missing in metrics. Any answer shows whether the backend has
+/// the RPC. A missing answer does not make the backend late.
+async fn probe_optional(backend: &Backend, wire: &Wire) -> Infallible {
+    let rows = [
+        &rpc::POD_SANDBOX_STATS,
+        &rpc::LIST_METRIC_DESCRIPTORS,
+        &rpc::LIST_POD_METRICS,
+    ];
+    join_all(rows.map(async |row| {
+        let asked = until_answered(|| backend.ask_own(Some(wire), row, frames::frame(&[])));
+        // Drops a reply at once, because it may be large.
+        asked.await.ok();
+    }))
+    .await;
     std::future::pending().await
 }
 

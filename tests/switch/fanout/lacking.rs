@@ -1,11 +1,14 @@
 //! Runtimes older than the CRI of criswitch: the effect of each missing RPC on merged replies.
 
+use std::time::Duration;
+
 use criswitch_cri::codec::cri;
 use criswitch_cri::rpc::ROWS;
 use tonic::{Code, Status};
 
 use crate::calls::{ID_CALLS, send};
 use crate::faults::{backends_ready, node, state_of, status, until_state};
+use crate::support::clock::later;
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 use crate::wait;
 
@@ -249,26 +252,49 @@ async fn lacking(rig: &Rig, name: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn the_state_names_what_a_backend_lacks_until_its_next_connection() {
-    let rpcs = ["RuntimeConfig", "PodSandboxStats"];
+    let rpcs = [
+        "ListMetricDescriptors",
+        "ListPodSandboxMetrics",
+        "PodSandboxStats",
+        "RuntimeConfig",
+    ];
     let rig = Rig::start([Sim::new("runc"), Sim::new("old").lacks(rpcs)]).await;
     // criswitch itself calls these RPCs when it connects, without a client's call.
-    wait::until(async || lacking(&rig, "old").await == ["PodSandboxStats", "RuntimeConfig"]).await;
+    wait::until(async || lacking(&rig, "old").await == rpcs).await;
     assert!(lacking(&rig, "runc").await.is_empty());
     rig.sim("old")
-        .fail("ListMetricDescriptors", Status::unimplemented("no"));
-    send(&rig, "ListMetricDescriptors", frame_raw(b"")).await;
+        .fail("ListPodSandboxStats", Status::unimplemented("no"));
+    send(&rig, "ListPodSandboxStats", frame_raw(b"")).await;
     assert!(
         lacking(&rig, "old")
             .await
-            .contains(&"ListMetricDescriptors".to_owned())
+            .contains(&"ListPodSandboxStats".to_owned())
     );
     let ready = status(&rig).await;
     assert_eq!(backends_ready(&ready), "", "each of these may be missing");
     rig.sim("old").stop().await;
-    rig.sim("old").heal("ListMetricDescriptors");
+    rig.sim("old").heal("ListPodSandboxStats");
     rig.sim("old").start();
     until_state(&rig, "old", "ready").await;
-    wait::until(async || lacking(&rig, "old").await == ["PodSandboxStats", "RuntimeConfig"]).await;
+    wait::until(async || lacking(&rig, "old").await == rpcs).await;
+}
+
+#[tokio::test]
+async fn metrics_that_criswitch_asks_for_itself_make_no_backend_late() {
+    let rpcs = ["ListMetricDescriptors", "ListPodSandboxMetrics"];
+    let sims = ["runc", "kata"].map(Sim::new);
+    sims[1].hold(rpcs[0]);
+    sims[1].fail(rpcs[1], Status::unknown("busy"));
+    let rig = Rig::start(sims).await;
+    let kata = rig.sim("kata");
+    until_state(&rig, "kata", "ready").await;
+    kata.until_held(rpcs[0]).await;
+    later(Duration::from_secs(31)).await;
+    wait::until(async || kata.calls(rpcs[0]).len() > 1).await;
+    assert_eq!(kata.calls(rpcs[1]).len(), 1, "an error is an answer");
+    let shown = state_of(&rig, "kata").await;
+    assert_eq!(shown["failingRpcs"].as_array().unwrap().len(), 0, "{shown}");
+    assert_eq!(backends_ready(&status(&rig).await), "");
 }
 
 /// The rule holds for each RPC that is not a list and that every runtime must have.

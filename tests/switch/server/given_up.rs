@@ -45,13 +45,13 @@ fn call(stream: u32, path: &str) -> Vec<u8> {
 async fn a_call_succeeds_while_very_many_others_of_its_connection_are_cancelled() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let kata = rig.sim("kata");
-    kata.hold("ListPodSandboxMetrics");
+    kata.hold("ListContainerStats");
     let mut client = connect(&rig.socket).await.unwrap();
     client.write_all(GREETING).await.unwrap();
     let path = |rpc| format!("/runtime.v1.RuntimeService/{rpc}");
-    let first = call(1, &path("ListPodSandboxMetrics"));
+    let first = call(1, &path("ListContainerStats"));
     client.write_all(&first).await.unwrap();
-    kata.until_held("ListPodSandboxMetrics").await;
+    kata.until_held("ListContainerStats").await;
     let given_up = (1..=GIVEN_UP).map(|number| {
         let stream = 2 * number + 1;
         let call = call(stream, &path("ListContainers"));
@@ -59,7 +59,7 @@ async fn a_call_succeeds_while_very_many_others_of_its_connection_are_cancelled(
     });
     let burst: Vec<u8> = given_up.flatten().collect();
     client.write_all(&burst).await.unwrap();
-    kata.release("ListPodSandboxMetrics");
+    kata.release("ListContainerStats");
     let answered = async {
         loop {
             match next(&mut client).await.expect("the connection has ended") {
