@@ -14,7 +14,7 @@ use tonic::Code;
 use crate::calls::{ID_CALLS, IdCall, path, text_of};
 use crate::faults::{hang, hung, names, runc_and_kata, state_of, until_state, wake};
 use crate::support::clock::later;
-use crate::support::{IMAGE, RawReply, Rig, container_config, frame, pod_config};
+use crate::support::{IMAGE, RawReply, Rig, Sim, container_config, frame, image_spec, pod_config};
 use crate::wait;
 
 /// The time limit of a call that waits for no backend.
@@ -120,6 +120,89 @@ async fn a_call_that_changes_something_ends_after_a_minute_and_a_creation_with_i
     for word in ["handler \"kata\"", "backend \"kata\"", "deadline of 100s"] {
         assert!(text.contains(word), "{text} lacks {word}");
     }
+}
+
+/// Waits until a call of this RPC is held, also beside calls of other RPCs.
+async fn until_held(sim: &Sim, rpc: &str) {
+    sim.until(|journal| journal.held.iter().any(|held| held == rpc))
+        .await;
+}
+
+/// The test holds these calls one after the other, because criswitch makes other calls before them.
+#[tokio::test]
+async fn an_image_call_that_changes_something_ends_a_minute_after_its_backend_became_unresponsive()
+{
+    let (rig, ..) = with_pod().await;
+    let kata = rig.sim("kata");
+    kata.add_image("unused:1");
+    let calls = [
+        (
+            "RemoveImage",
+            frame(&cri::RemoveImageRequest {
+                image: Some(image_spec("unused:1")),
+            }),
+        ),
+        (
+            "PullImage",
+            frame(&cri::PullImageRequest {
+                image: Some(image_spec("pulled:1")),
+                auth: None,
+                sandbox_config: Some(pod_config("web")),
+            }),
+        ),
+        (
+            "PullSecurityProfile",
+            frame(&cri::PullSecurityProfileRequest {
+                image: Some(image_spec("registry.example/profile@sha256:1")),
+                sandbox_config: Some(pod_config("web")),
+                ..Default::default()
+            }),
+        ),
+    ];
+    let mut changes = tokio::task::JoinSet::new();
+    for (rpc, request) in calls {
+        kata.hold(rpc);
+        let (client, path) = ((*rig).raw().await, row(rpc).path());
+        changes.spawn(async move { (rpc, client.call(&path, &[], request).await) });
+        until_held(kata, rpc).await;
+    }
+    hang(kata);
+    until_state(&rig, "kata", "unresponsive").await;
+    let begun = Instant::now();
+    while let Some(ended) = changes.join_next().await {
+        let (rpc, reply) = ended.unwrap();
+        let (text, took) = (text_of(&reply), begun.elapsed());
+        assert_eq!(reply.code(), Code::Unavailable, "{rpc}: {text}");
+        assert!(text.contains("backend \"kata\""), "{rpc}: {text}");
+        let in_time = CHANGE_LIMIT - AT_ONCE..CHANGE_LIMIT + IN_TIME;
+        assert!(in_time.contains(&took), "{rpc}: {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_read_in_flight_ends_as_soon_as_its_backend_is_unresponsive() {
+    let (rig, pod, container) = with_pod().await;
+    let kata = rig.sim("kata");
+    let mut reads = tokio::task::JoinSet::new();
+    for call in of(Patience::Read) {
+        kata.hold(call.rpc);
+        let client = (*rig).raw().await;
+        let (path, request) = (path(call.rpc), call.request(call.pick(&pod, &container)));
+        reads.spawn(async move { (call.rpc, client.call(&path, &[], request).await) });
+        until_held(kata, call.rpc).await;
+    }
+    hang(kata);
+    until_state(&rig, "kata", "unresponsive").await;
+    let begun = Instant::now();
+    let mut ended = Vec::new();
+    while let Some(read) = reads.join_next().await {
+        let (rpc, reply) = read.unwrap();
+        is_rejected(&reply, &rig, rpc);
+        assert!(begun.elapsed() < AT_ONCE, "{rpc}: {:?}", begun.elapsed());
+        ended.push(rpc);
+    }
+    ended.sort_unstable();
+    assert_eq!(ended, ["Attach", "Exec", "PortForward"]);
 }
 
 #[tokio::test]
