@@ -378,6 +378,24 @@ async fn lists_fail_because_of_a_backend_that_is_late_and_has_no_cached_list() {
 }
 
 #[tokio::test]
+async fn a_short_read_without_an_answer_is_named_until_the_backend_answers_it() {
+    let rig = two().await;
+    let (_, container_id) = rig.run("kata", "web").await;
+    rig.sim("kata").hold("ContainerStatus");
+    let verbose = false;
+    let request = cri::ContainerStatusRequest {
+        container_id,
+        verbose,
+    };
+    rig.runtime().container_status(request).await.unwrap_err();
+    let labels = [("backend", "kata"), ("rpc", "ContainerStatus")];
+    let late = |page: &Page| page.find("criswitch_backend_failing_rpcs", &labels);
+    assert_eq!(late(&Page::of(&rig).await), Some(1.0));
+    rig.sim("kata").release("ContainerStatus");
+    until(&rig, |page| late(page).is_none()).await;
+}
+
+#[tokio::test]
 async fn lists_fail_because_of_a_backend_whose_cached_lists_are_too_old() {
     let sims = [Sim::new("runc"), Sim::new("kata")];
     let rig = rig("stale_lists = \"1m\"", sims).await;
