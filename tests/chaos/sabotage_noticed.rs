@@ -2,8 +2,8 @@
 
 use clap::ValueEnum;
 
-use crate::simulation::files::Edit;
-use crate::simulation::plan::{Meanwhile, Plan, Step};
+use crate::simulation::files::{Edit, RUNTIMES};
+use crate::simulation::plan::{Fault, Meanwhile, Op, Plan, Step, row};
 use crate::simulation::sabotage::Sabotage;
 use crate::{shorten, simulation};
 
@@ -23,6 +23,34 @@ fn each_missing_protection_is_noticed() {
     assert!(unnoticed.is_empty(), "unnoticed: {unnoticed:?}");
 }
 
+/// A pod ends and is listed. Then all runtimes die, and a client asks for the pod's status. Random schedules have this
+/// order too rarely.
+fn a_pod_ends() -> Plan {
+    let call = |name| Step::Call(Op::plain(row(name), 0));
+    let mut steps = Vec::new();
+    for name in ["RunPodSandbox", "StopPodSandbox", "ListPodSandbox"] {
+        steps.extend([call(name), Step::Wait(1000)]);
+    }
+    steps.extend((0..RUNTIMES).map(|at| Step::Fault(at, Fault::Die)));
+    steps.extend([
+        Step::Wait(1000),
+        call("PodSandboxStatus"),
+        Step::Wait(20_000),
+    ]);
+    Plan {
+        seed: 0,
+        topology: 0,
+        steps,
+    }
+}
+
+#[test]
+fn a_kept_status_that_is_outdated_is_noticed() {
+    let violation = simulation::play(&a_pod_ends(), Some(Sabotage::KeepChanged)).unwrap_err();
+    assert!(violation.contains("did not execute"), "{violation}");
+    simulation::play(&a_pod_ends(), None).unwrap();
+}
+
 /// A schedule that fails with `sabotage` and passes without it.
 fn shown_by(sabotage: Sabotage) -> Option<Plan> {
     let fails = |plan: &Plan| {
@@ -30,7 +58,7 @@ fn shown_by(sabotage: Sabotage) -> Option<Plan> {
         // A panic does not count, because the judge did not find it.
         violation.is_some_and(|violation| !violation.starts_with("a panic"))
     };
-    let mut plans = (0..SEEDS).map(Plan::of);
+    let mut plans = std::iter::once(a_pod_ends()).chain((0..SEEDS).map(Plan::of));
     plans.find(|plan| fails(plan) && simulation::play(plan, None).is_ok())
 }
 

@@ -82,6 +82,22 @@ pub struct Op {
     pub which: u32,
 }
 
+impl Op {
+    /// A call for an existing pod, container or handler.
+    pub fn plain(row: &'static Row, which: u32) -> Op {
+        Op {
+            row,
+            client: 0,
+            timeout_ms: Some(20_000),
+            on: On::Existing,
+            narrow: Narrow::Not,
+            handler: None,
+            pod: None,
+            which,
+        }
+    }
+}
+
 /// Whether the pod, container or handler that a call names exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {

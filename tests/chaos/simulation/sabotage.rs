@@ -152,6 +152,8 @@ pub enum Sabotage {
     ForgetCreator,
     /// A deletion event is sent for a pod that another backend still lists.
     SendDeleted,
+    /// A kept status is not dropped when its pod or container ends, and is served later.
+    KeepChanged,
     /// A backend that the table no longer names is removed if another backend lists copies.
     DropCopied,
 }
@@ -279,6 +281,12 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
         (Sabotage::OwnNames, _) if row.name == "PodSandboxStatus" => {
             with_own_name(reply, &asked.call, truth)
         }
+        (Sabotage::KeepChanged, Goes::Owner(kind, ..))
+            if row.name.ends_with("Status") && silent =>
+        {
+            let kept = first_status(truth, *kind, &asked.call.names);
+            kept.map_or(reply.clone(), |kept| ok(vec![kept]))
+        }
         (Sabotage::PassError, _) if row.list().is_some() && spoilt && is_ok => coded(Code::Unknown),
         (Sabotage::PassUndecodable, _) if lists_pods && spoilt && is_ok => {
             ok([&reply.messages[..], &[undecodable()]].concat())
@@ -321,6 +329,22 @@ fn taken_over(text: &str) -> String {
     let rest = text.split_once("the%20id%20%22");
     let rest = rest.map_or("", |(_, rest)| rest);
     rest.split('%').next().unwrap_or_default().to_owned()
+}
+
+/// The first status of a pod or container whose removal no client knows.
+fn first_status(truth: &Truth, kind: Kind, id: &str) -> Option<Bytes> {
+    let thing = truth.thing(kind, id)?;
+    if thing.removal_reported.is_some() {
+        return None;
+    }
+    let status = protobuf::with_string(&[], &[1, 1], id);
+    if kind == Kind::Container {
+        return Some(status);
+    }
+    let mut rows = truth.tables.now().handlers.iter();
+    let row =
+        rows.find(|row| runtime_of(row) == thing.backend && row.backend_handler == thing.handler)?;
+    Some(protobuf::with_string(&status, &[1, 9], &row.name))
 }
 
 fn with_own_name(reply: Reply, call: &Call, truth: &Truth) -> Reply {

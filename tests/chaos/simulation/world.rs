@@ -20,9 +20,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::client::Client;
 use super::disk::Disk;
 use super::files::{Edit, Files, Mistake, RUNTIMES};
-use super::filter::Narrow;
 use super::judge::{self, Asked, events};
-use super::plan::{CLIENTS, IMAGES, Meanwhile, On, Op, Plan, Step, row};
+use super::plan::{CLIENTS, IMAGES, Meanwhile, Op, Plan, Step, row};
 use super::runtime::Runtime;
 use super::sabotage::{self, Sabotage};
 use super::tables::{number, unnamed};
@@ -408,18 +407,7 @@ impl World {
     }
 
     async fn ask_for(&mut self, row: &'static Row, which: u32) -> Result<(), String> {
-        let (client, timeout_ms, on) = (0, Some(20_000), On::Existing);
-        let narrow = Narrow::Not;
-        self.begin(&Op {
-            row,
-            client,
-            timeout_ms,
-            on,
-            narrow,
-            handler: None,
-            pod: None,
-            which,
-        });
+        self.begin(&Op::plain(row, which));
         self.wait(Duration::from_millis(1)).await;
         self.check()
     }
