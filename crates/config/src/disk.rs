@@ -81,7 +81,7 @@ pub fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     present(path, whole)
 }
 
-/// What `read` returns for a path. A path that was removed and is there again is read again, for a limited number of
+/// Reads a path. A path that was removed and is there again is read again, for a limited number of
 /// times.
 fn present<T>(path: &Path, read: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     for _ in 1..MOST_READS {
