@@ -81,8 +81,7 @@ pub fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     present(path, whole)
 }
 
-/// Reads a path. A path that was removed and is there again is read again, for a limited number of
-/// times.
+/// Reads a path. A path that was removed and is there again is read again, for a limited number of times.
 fn present<T>(path: &Path, read: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     for _ in 1..MOST_READS {
         match read(path) {
