@@ -158,9 +158,14 @@ fn a_line_that_systemd_ignores_in_the_section_of_its_unit_is_reported() {
             "systemd ignores environment= in line 2: it is not a known key; try Environment=",
         ),
         (
-            "Restart always",
+            "ExecStart /usr/bin/kubelet",
             "systemd ignores line 2: it has no =; try KEY=VALUE",
         ),
+        (
+            "  --container-runtime-endpoint=unix:///run/crio.sock",
+            "systemd ignores --container-runtime-endpoint= in line 2: it is not a known key; try a \\ at the end of the line before",
+        ),
+        ("Restart always\nEnvironment=A=b c", ""),
         (
             "Environment=A=--a --container-runtime-endpoint=unix:///run/crio.sock",
             "systemd ignores word 2 of Environment=: it is not NAME=VALUE; try quotes around the whole NAME=VALUE",
@@ -481,11 +486,11 @@ fn a_unit_with_a_root_directory_of_its_own_is_unknown() {
 
 #[test]
 fn a_line_continues_only_after_one_backslash_at_its_very_end() {
-    let own = "the kubelet uses its default runtime endpoint";
+    let ignored = "systemd ignores --container-runtime-endpoint= in line 3";
     for (end, problem) in [
         (" \\", CRIO),
-        (" \\ ", own),
-        (" \\\\", own),
+        (" \\ ", ignored),
+        (" \\\\", ignored),
         (" \\\n# --v=2 \\", CRIO),
     ] {
         let unit = format!(

@@ -534,10 +534,14 @@ impl Assignment {
                 "KEY=VALUE".to_owned(),
             ),
             Some(_) if its == Some(section) => {
-                let meant = KEYS.iter().find(|known| is_slip(key, known))?;
                 let what =
                     format!("systemd ignores {key}= in line {number}: it is not a known key");
-                (what, format!("{meant}="))
+                let hint = if key.starts_with('-') {
+                    "a \\ at the end of the line before".to_owned()
+                } else {
+                    format!("{}=", KEYS.iter().find(|known| is_slip(key, known))?)
+                };
+                (what, hint)
             }
             Some(_) if KEYS.contains(&key.as_str()) => {
                 let cause = its.map_or("no section".to_owned(), |its| format!("section [{its}]"));
