@@ -123,6 +123,9 @@ mod node_rancher;
 #[cfg(unix)] // `criswitch node` is for Linux nodes.
 #[path = "cli/node_run.rs"]
 mod node_run;
+#[cfg(unix)] // `criswitch node` is for Linux nodes.
+#[path = "cli/node_sockets.rs"]
+mod node_sockets;
 #[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node_units.rs"]
 mod node_units;
